@@ -1,0 +1,47 @@
+"""The record of one attempt at a task: small, frozen, what the store keeps and the learner reads."""
+
+from dataclasses import dataclass, field
+
+from termrl.policy.transcript import Turn
+from termrl.rollout.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds spent in each phase; `model` is the part of `agent` spent waiting for the sampler."""
+
+    setup: float = 0.0
+    agent: float = 0.0
+    model: float = 0.0
+    verifier: float = 0.0
+    total: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One attempt. `reward` is None exactly when the outcome is not scored."""
+
+    task_name: str
+    outcome: Outcome
+    reward: float | None
+    turns: tuple[Turn, ...]
+    timings: Timings
+    detail: str = ""
+    trial_dir: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.reward is None) == self.outcome.scored:
+            raise ValueError(f"a rollout that ended as {self.outcome} has reward {self.reward}")
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(len(turn.sampled) for turn in self.turns)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(turn.prompt) for turn in self.turns)
+
+    @property
+    def solved(self) -> bool:
+        return self.outcome is Outcome.SOLVED
