@@ -1,0 +1,13 @@
+"""The errors a user can do something about. The command line prints them as one sentence and exits."""
+
+
+class UserError(Exception):
+    """Bad input or a missing part: said before anything is spent, exit code 2."""
+
+    exit_code = 2
+
+
+class StorageError(UserError):
+    """What was to be kept could not be written; everything stored before is intact. Exit code 1."""
+
+    exit_code = 1
