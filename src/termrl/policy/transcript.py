@@ -23,7 +23,9 @@ class Turn:
 
     def __post_init__(self) -> None:
         if len(self.sampled) != len(self.logprobs):
-            raise ValueError(f"a turn has {len(self.sampled)} sampled tokens but {len(self.logprobs)} logprobs")
+            raise ValueError(
+                f"a turn has {len(self.sampled)} sampled tokens but {len(self.logprobs)} logprobs"
+            )
 
     @property
     def tokens(self) -> tuple[int, ...]:
