@@ -1,0 +1,182 @@
+"""The one tree of settings, checked before anything is paid for.
+
+A setting is a field here with its one-line description; that one place makes it a `key=value` on the
+command line, a line of `--help`, a key of a settings file and a row of docs/settings.md. Settings that
+contradict each other are refused when the tree is made. Reading them is `termrl.settings`.
+"""
+
+from typing import Literal
+
+import chz
+
+from termrl.errors import UserError
+
+ALIASES = {
+    "tasks_dir": "dataset",
+    "dataset_path": "dataset",
+    "groups_per_batch": "batch_size",
+    "num_batches": "max_steps",
+    "sandbox_concurrency": "n_parallel_envs",
+    "sandbox_backend": "environment_type",
+    "warmup": "warmup.enabled",
+}
+"""Other names by which a setting is known, and the one it has here."""
+
+
+class ContradictionError(UserError):
+    """Settings that cannot hold together, or a value outside of what makes sense."""
+
+
+@chz.chz
+class WarmupConfig:
+    """Supervised learning on the tasks' own reference solutions, before reinforcement learning."""
+
+    enabled: bool = chz.field(
+        default=False, doc="learn the agent's format from reference solutions first; off unless asked for"
+    )
+    families: tuple[str, ...] | None = chz.field(
+        default=None, doc="task families whose solutions are shown, separated by commas; none = all"
+    )
+    n_demonstrations: int = chz.field(default=64, doc="demonstrations made from reference solutions")
+    epochs: int = chz.field(default=1, doc="passes over the demonstrations")
+    learning_rate: float = chz.field(default=1e-3, doc="learning rate of the warm-up")
+    batch_size: int = chz.field(default=8, doc="demonstrations in an optimizer update")
+
+
+@chz.chz
+class TrainConfig:
+    """All that a training run is told. Grouped as the data flows: run, model, tasks, rollouts, learning."""
+
+    run_name: str | None = chz.field(default=None, doc="name of the run; none = made from the date")
+    run_root: str = chz.field(default="./runs", doc="directory that holds the runs")
+    behavior_if_run_exists: Literal["resume", "raise"] = chz.field(
+        default="resume", doc="what to do when the run exists: go on from where it stopped, or refuse"
+    )
+    seed: int = chz.field(default=0, doc="seed of everything that is drawn at random")
+    max_minutes: float | None = chz.field(
+        default=None, doc="stop reinforcement learning after so many minutes, resumably; none = no limit"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = chz.field(
+        default="warning", doc="how much the libraries underneath may log"
+    )
+
+    model_name: str = chz.field(
+        default="termrl/tiny", doc="model to train: a name the server knows, or a model directory"
+    )
+    base_url: str | None = chz.field(
+        default=None, doc="Tinker or a compatible server; none = the embedded engine on this machine"
+    )
+    lora_rank: int = chz.field(default=32, doc="rank of the LoRA adapter that is trained")
+    context_limit: int | None = chz.field(
+        default=None, doc="tokens of context to use at most; none = what the model has"
+    )
+
+    dataset: str = chz.field(
+        default="termrl/basics:train", doc="tasks to train on: a path, a registry name or a built-in set"
+    )
+    eval_dataset: str | None = chz.field(
+        default="termrl/basics:held_out", doc="held-out tasks that training never sees; none = no evaluation"
+    )
+    eval_dataset_families: str | None = chz.field(
+        default="termrl/basics:held_out_families", doc="tasks of families that training never sees"
+    )
+    eval_every: int = chz.field(default=0, doc="evaluate every so many steps; 0 = before and after only")
+    eval_attempts: int = chz.field(default=1, doc="attempts at each held-out task")
+    eval_n_tasks: int | None = chz.field(default=None, doc="evaluate on the first so many; none = all")
+
+    agent: Literal["terminus-2"] = chz.field(
+        default="terminus-2", doc="loop that turns model answers into terminal actions"
+    )
+    environment_type: str = chz.field(
+        default="local", doc="where sandboxes run: local, or a Harbor environment (docker, daytona, ...)"
+    )
+    n_parallel_envs: int = chz.field(default=16, doc="rollouts at the same time")
+    max_turns: int = chz.field(default=50, doc="model calls a rollout may make")
+    max_tokens: int = chz.field(default=1024, doc="tokens an answer may have")
+    temperature: float = chz.field(default=1.0, doc="sampling temperature while training")
+    enable_summarize: bool = chz.field(
+        default=True, doc="let the agent summarize its history when the context runs out"
+    )
+    proactive_summarization_threshold: int | None = chz.field(
+        default=None, doc="summarize when fewer tokens of context are left; none = only when they run out"
+    )
+
+    batch_size: int = chz.field(default=8, doc="groups, so tasks, in a step")
+    group_size: int = chz.field(default=8, doc="rollouts of a task that are compared with each other")
+    max_steps: int = chz.field(default=100, doc="steps of reinforcement learning; 0 = none")
+    num_substeps: int = chz.field(default=1, doc="optimizer updates in a step")
+    learning_rate: float = chz.field(default=1e-4, doc="learning rate of reinforcement learning")
+    loss_fn: Literal["importance_sampling", "ppo"] = chz.field(
+        default="importance_sampling", doc="loss that the advantages weigh"
+    )
+    normalize_advantages_by_std: bool = chz.field(
+        default=False, doc="divide advantages by their group's standard deviation"
+    )
+    remove_constant_reward_groups: bool = chz.field(
+        default=True, doc="leave out groups whose rollouts all have the same reward: nothing to learn there"
+    )
+    shuffle_rewards: bool = chz.field(
+        default=False, doc="control experiment: permute rewards within each group"
+    )
+    save_every: int = chz.field(default=10, doc="keep a checkpoint every so many steps; 0 = the last only")
+
+    warmup: WarmupConfig = chz.field(default_factory=WarmupConfig, doc="supervised warm-up")
+
+    @chz.validate
+    def _check_ranges(self) -> None:
+        _at_least(1, self, "lora_rank", "batch_size", "num_substeps", "max_turns", "max_tokens")
+        _at_least(1, self, "n_parallel_envs", "eval_attempts", "eval_n_tasks", "context_limit")
+        _at_least(0, self, "max_steps", "eval_every", "save_every", "seed")
+        _above_zero(self, "learning_rate", "temperature", "max_minutes", "proactive_summarization_threshold")
+        _at_least(1, self.warmup, "n_demonstrations", "epochs", "batch_size", prefix="warmup.")
+        _above_zero(self.warmup, "learning_rate", prefix="warmup.")
+
+    @chz.validate
+    def _check_contradictions(self) -> None:
+        if self.max_steps > 0 and self.group_size < 2:
+            raise ContradictionError(
+                f"group_size is {self.group_size}: rollouts are compared within their group, "
+                "so it takes 2 or more."
+            )
+        if self.num_substeps > self.batch_size * self.group_size:
+            raise ContradictionError(
+                f"num_substeps is {self.num_substeps} but a step has only "
+                f"{self.batch_size * self.group_size} rollouts to share among them: lower it."
+            )
+        if self.context_limit is not None and self.max_tokens >= self.context_limit:
+            raise ContradictionError(
+                f"max_tokens is {self.max_tokens} and context_limit {self.context_limit}: "
+                "an answer must leave room for its prompt; lower max_tokens."
+            )
+        if self.proactive_summarization_threshold is not None and not self.enable_summarize:
+            raise ContradictionError(
+                "proactive_summarization_threshold is set but enable_summarize is off: "
+                "turn it on, or leave the threshold out."
+            )
+        if self.eval_every and self.eval_dataset is None:
+            raise ContradictionError(
+                "eval_every is set but eval_dataset is none: name the held-out tasks, or set eval_every=0."
+            )
+        if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
+            raise ContradictionError(
+                f"base_url is '{self.base_url}': it must begin with http:// or https://."
+            )
+        if self.run_name is not None and (not self.run_name.strip(". ") or "/" in self.run_name):
+            raise ContradictionError(
+                f"run_name is '{self.run_name}': a name cannot be empty, be dots, or hold a '/'; "
+                "the directory it is made in is run_root."
+            )
+
+
+def _at_least(least: int, config: object, *names: str, prefix: str = "") -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value < least:
+            raise ContradictionError(f"{prefix}{name} is {value}: it must be {least} or more.")
+
+
+def _above_zero(config: object, *names: str, prefix: str = "") -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value > 0:
+            raise ContradictionError(f"{prefix}{name} is {value}: it must be above 0.")
