@@ -148,12 +148,11 @@ def _write_whole(root: Path, files: dict[str, tuple[str, int]]) -> None:
     try:
         # Modes are set, not left to the umask: they become the modes of the files in the sandbox.
         draft.chmod(0o755)
+        for directory in sorted({parent for name in files for parent in Path(name).parents[:-1]}):
+            (draft / directory).mkdir()
+            (draft / directory).chmod(0o755)
         for name, (content, mode) in files.items():
             path = draft / name
-            for directory in reversed(path.relative_to(draft).parents[:-1]):
-                if not (draft / directory).is_dir():
-                    (draft / directory).mkdir()
-                    (draft / directory).chmod(0o755)
             path.write_text(content)
             path.chmod(mode)
         draft.rename(root)

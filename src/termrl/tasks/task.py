@@ -54,7 +54,7 @@ def load_harbor_task(task_dir: Path) -> HarborTask:
             f"{error.filename or task_dir} cannot be read: {error.strerror}."
         ) from error
     except ValueError as error:
-        raise InvalidTaskError(f"Harbor refuses the task {task_dir}: {_one_line(error)}") from error
+        raise InvalidTaskError(f"Harbor refuses the task {task_dir}: {_sentence(error)}") from error
     return HarborTask(
         task_name=config.task.name if config.task else paths.task_dir.name,
         instruction=instruction,
@@ -69,7 +69,7 @@ def validate_task_dir(task_dir: Path) -> None:
     try:
         Task(task_dir)
     except (OSError, ValueError, RuntimeError) as error:
-        raise InvalidTaskError(f"Harbor refuses the task {task_dir}: {_one_line(error)}") from error
+        raise InvalidTaskError(f"Harbor refuses the task {task_dir}: {_sentence(error)}") from error
 
 
 def _read_config(path: Path) -> TaskConfig:
@@ -90,9 +90,9 @@ def _refusal(path: Path, text: str, error: ValidationError) -> str:
     first = error.errors()[0]
     keys = [str(part) for part in first["loc"]]
     line = _line_of(text, keys)
-    where = f"{path}, line {line}" if line else str(path)
+    where = f"{path}, line {line}," if line else str(path)
     setting = f"{'.'.join(keys)}: " if keys else ""
-    return f"{where} is not a valid task.toml: {setting}{_one_line(first['msg'])}"
+    return f"{where} is not a valid task.toml: {setting}{_sentence(first['msg'])}"
 
 
 def _line_of(text: str, keys: list[str]) -> int | None:
@@ -147,5 +147,5 @@ def _read_text(path: Path) -> str:
         raise InvalidTaskError(f"{path} is not UTF-8 text: {error.reason}.") from error
 
 
-def _one_line(error: object) -> str:
-    return " ".join(str(error).split())
+def _sentence(error: object) -> str:
+    return " ".join(str(error).split()).rstrip(".") + "."
