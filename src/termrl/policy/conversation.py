@@ -38,8 +38,16 @@ class Conversation:
             )
             if bridged is not None:
                 return tuple(bridged.token_ids)
-        messages = [{**message, "content": _encodable(message["content"])} for message in history]
-        return tuple(self._renderer.render_ids([*messages, question], add_generation_prompt=True))
+        return tuple(self._renderer.render_ids([*_clean(history), question], add_generation_prompt=True))
+
+    def count_tokens(self, history: Sequence[Message]) -> int:
+        """How many tokens these messages take, without tokenising a history that is the stream's."""
+        if not history:
+            return 0
+        stream = self._stream
+        if stream is not None and _same_messages(history, stream.messages):
+            return len(stream.prompt) + len(stream.sampled)
+        return len(self._renderer.render_ids(_clean(history)))
 
     def answered(
         self,
@@ -63,6 +71,10 @@ def _same_messages(history: Sequence[Message], said: Sequence[Message]) -> bool:
         one["role"] == other["role"] and one["content"] == other["content"]
         for one, other in zip(history, said, strict=True)
     )
+
+
+def _clean(history: Sequence[Message]) -> list[Message]:
+    return [{**message, "content": _encodable(message["content"])} for message in history]
 
 
 def _encodable(text: str) -> str:

@@ -65,7 +65,7 @@ def make_renderer(tokenizer: Tokenizer, model_name: str) -> Renderer:
 
 
 def _by_family(tokenizer: Tokenizer, model_name: str) -> Renderer:
-    from renderers.base import MODEL_RENDERER_MAP, create_renderer  # type: ignore[import-untyped]
+    from renderers.base import MODEL_RENDERER_MAP, create_renderer
 
     tokenizer.name_or_path = model_name
     if model_name not in MODEL_RENDERER_MAP:

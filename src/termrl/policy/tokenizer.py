@@ -90,7 +90,7 @@ def load_tokenizer(source: Path | str) -> Tokenizer:
 
 
 def _load_by_name(name: str) -> Tokenizer:
-    from renderers.base import load_tokenizer as load_with_transformers  # type: ignore[import-untyped]
+    from renderers.base import load_tokenizer as load_with_transformers
 
     try:
         return cast(Tokenizer, load_with_transformers(name))
