@@ -1,0 +1,92 @@
+"""The command `termrl`: one file per command, which parses, calls a room and prints.
+
+A command is a module with `help_text()` and `run(arguments) -> exit code`. Modules are imported when they are
+asked for, so that the first line is on screen before anything heavy loads. What a user can mend is
+printed as one sentence; its error says the exit code.
+"""
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from termrl import __version__
+from termrl.errors import UserError
+
+COMMANDS = {
+    "train": ("termrl.cli.train", "train a model on tasks: key=value settings, config=FILE"),
+    "engine serve": ("termrl.cli.engine_serve", "serve the embedded engine to any Tinker client"),
+    "tasks list": ("termrl.cli.tasks_list", "list the tasks of a dataset"),
+    "runs list": ("termrl.cli.runs_list", "list the runs on this machine"),
+    "runs show": ("termrl.cli.runs_show", "show what a run reached, and where its time went"),
+    "doctor": ("termrl.cli.doctor", "check that this machine has what a run needs"),
+}
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has what it wanted; what is left in the buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if words[0] == "--version":
+        print(f"termrl {__version__}")
+        return 0
+    name, rest = _command(words)
+    command = importlib.import_module(COMMANDS[name][0])
+    if any(word in ("-h", "--help") for word in rest):
+        print(command.help_text())
+        return 0
+    _read_dotenv()
+    code: int = command.run(rest)
+    return code
+
+
+def _command(words: list[str]) -> tuple[str, list[str]]:
+    for length in (1, 2):
+        name = " ".join(words[:length])
+        if name in COMMANDS:
+            return name, words[length:]
+    within = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
+    typed = " ".join(words[: 2 if within else 1])
+    close = difflib.get_close_matches(typed, COMMANDS, n=1) or within
+    hint = f"did you mean {' or '.join(f'`termrl {name}`' for name in close)}?" if close else ""
+    raise UserError(f"There is no command `termrl {typed}`: {hint or '`termrl --help` lists them all.'}")
+
+
+def _read_dotenv() -> None:
+    """Keys kept in the working directory's .env; what the environment already says goes before it."""
+    from dotenv import load_dotenv
+
+    load_dotenv(".env", override=False)
+
+
+def usage() -> str:
+    lines = [f"  {name:<14}{text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "Train and evaluate open-weight models as terminal agents on Harbor tasks.",
+            "",
+            "usage: termrl COMMAND ...",
+            "",
+            *lines,
+            "",
+            "`termrl COMMAND --help` says more about each.",
+        ]
+    )

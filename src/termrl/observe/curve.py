@@ -15,11 +15,13 @@ def draw_curve(summary: Mapping[str, Any], path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
 
     curve = summary.get("curve") or []
     steps = [point["step"] for point in curve]
     rates = [100 * point["solve_rate"] for point in curve]
-    last = max(steps, default=1)
+    # Rollouts of a step come from the weights before it, so what follows the last step is one further on.
+    last = max(steps, default=0) + 1
 
     figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=150, layout="constrained")
     try:
@@ -31,6 +33,7 @@ def draw_curve(summary: Mapping[str, Any], path: Path) -> None:
         axes.set_ylabel("solve rate (%)")
         axes.set_ylim(-2, 102)
         axes.margins(x=0.04)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(
             f"{summary.get('model_name', '')}  ·  {summary.get('run', '')}", loc="left", fontsize=10
         )

@@ -76,8 +76,8 @@ def next_commands(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         (f"termrl runs show {run} --json", "this table, for machines"),
         first,
         (
-            "termrl train dataset=PATH model_name=MODEL base_url=URL environment_type=docker",
-            "a real run: your tasks, a bigger model on a Tinker server, containers",
+            "termrl train dataset=TASKS model_name=MODEL base_url=URL",
+            "a real run: your tasks, a model on a Tinker server",
         ),
     ]
 

@@ -72,11 +72,15 @@ def all_settings(config_type: Any = TrainConfig, prefix: str = "") -> dict[str, 
 
 def resolve(arguments: Iterable[str]) -> TrainConfig:
     """The settings of a command line, with those of the file it names underneath."""
+    return build(read_arguments(arguments))
+
+
+def read_arguments(arguments: Iterable[str]) -> dict[str, Any]:
+    """The typed values of a command line and of the file it names, by dotted name, defaults left out."""
     typed = parse_arguments(arguments)
     source = typed.pop("config", None)
     values = read_file(source) if source is not None else {}
-    values |= _convert(typed)
-    return build(values)
+    return values | _convert(typed)
 
 
 def parse_arguments(arguments: Iterable[str]) -> dict[str, str]:
