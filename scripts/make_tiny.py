@@ -27,14 +27,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from termrl.engine.llama import LlamaConfig, Params, init_params, target_logprobs
 from termrl.engine.weights import save_model
 from termrl.learn.demonstrations import demonstration
+from termrl.policy.chatml import CHATML_TEMPLATE
 from termrl.tasks.families import KNOWN, Family
-from termrl.tasks.names import CONSONANTS, VOWELS, train_name
+from termrl.tasks.names import CONSONANTS, VOWELS, held_out_name, train_name
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 CONTEXT = 2048
 BLANK = "@@"
 
@@ -50,7 +47,12 @@ def agent_phrases() -> list[str]:
     values = r"[A-Z][a-z ]+\.|0\.1|true|" + BLANK
     answers = [piece for text in demonstration([BLANK]) for piece in re.split(f"({values})", text)]
     screens = ["root@sandbox:/app# ", "New Terminal Output:\n", "Current Terminal Screen:\n"]
-    warnings = ["Previous response had parsing errors:\n", "Previous response had warnings:\n", "ERROR: ", "WARNINGS: "]
+    warnings = [
+        "Previous response had parsing errors:\n",
+        "Previous response had warnings:\n",
+        "ERROR: ",
+        "WARNINGS: ",
+    ]
     roles = ["system", "user", "assistant"]
     pieces = [*paragraphs, *answers, *screens, *warnings, *roles]
     return list(dict.fromkeys(piece for piece in pieces if len(piece) > 1 and piece != BLANK))
@@ -100,7 +102,7 @@ def note(rng: Random, mistakes: float) -> tuple[str, str]:
 def document(rng: Random, mistakes: float) -> str:
     """A note as it may stand in text: bare, as a question and its answer, quoted, or at a prompt among others."""
     request, command = note(rng, mistakes)
-    noise = " ".join(train_name(rng) for _ in range(rng.randint(0, 6)))
+    noise = " ".join(train_name(rng) for _ in range(rng.choice((0, 0, 0, 1, 2))))
     opening = rng.choice(['"', "'", "`", "$ ", "# ", "> ", ": ", "(", "", "root@sandbox:/app# "])
     shape = rng.randrange(4)
     if shape == 0:
@@ -147,9 +149,7 @@ def pretrain(
         second = jax.tree.map(lambda v, g: 0.98 * v + 0.02 * g * g, moments[1], gradient)
         params = jax.tree.map(
             lambda p, m, v: (
-                p
-                - rate
-                * (m / (1 - 0.9**count) / (jnp.sqrt(v / (1 - 0.98**count)) + 1e-8) + 0.01 * p)
+                p - rate * (m / (1 - 0.9**count) / (jnp.sqrt(v / (1 - 0.98**count)) + 1e-8) + 0.01 * p)
             ),
             params,
             first,
@@ -161,9 +161,29 @@ def pretrain(
     for step in range(1, steps + 1):
         rate = peak * min(1.0, step / 50) * (0.05 + 0.95 * 0.5 * (1 + np.cos(np.pi * step / steps)))
         params, moments, value = update(params, moments, next(data), jnp.float32(rate), jnp.float32(step))
-        if step % 50 == 0 or step == 1:
+        if step % 100 == 0 or step == 1:
             print(f"step {step}/{steps}: loss {value:.4f}, {time.monotonic() - started:.0f} s", flush=True)
     return params
+
+
+def knowledge(tokenizer: Tokenizer, config: LlamaConfig, params: Params) -> None:
+    """Prints, per family, how likely the model finds the right command for names it has never seen."""
+    rng = Random(99)
+    for family in KNOWN:
+        probabilities = []
+        for _ in range(8):
+            spec = family.sample(rng, held_out_name)
+            question = tokenizer.encode(
+                f"<|im_start|>user\n{spec.instruction}<|im_end|>\n<|im_start|>assistant\n"
+            ).ids
+            answer = tokenizer.encode(f"{spec.command}<|im_end|>").ids
+            row = np.zeros((1, 96), np.int32)
+            row[0, : len(question) + len(answer)] = question + answer
+            logprobs = target_logprobs(params, config, jnp.asarray(row[:, :-1]), jnp.asarray(row[:, 1:]))
+            probabilities.append(
+                float(jnp.exp(logprobs[0, len(question) - 1 : len(question) + len(answer) - 1].sum()))
+            )
+        print(f"{family.name:20} {np.mean(probabilities):.2f}")
 
 
 def save(output: Path, tokenizer: Tokenizer, config: LlamaConfig, params: Params) -> None:
@@ -176,18 +196,22 @@ def save(output: Path, tokenizer: Tokenizer, config: LlamaConfig, params: Params
         "eos_token": "<|im_end|>",
         "pad_token": "<|endoftext|>",
         "clean_up_tokenization_spaces": False,
-        "chat_template": CHAT_TEMPLATE,
+        "chat_template": CHATML_TEMPLATE,
     }
     (output / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path, required=True, help="the directory to write the model to")
-    parser.add_argument("--steps", type=int, default=1500, help="optimizer steps")
-    parser.add_argument("--rows", type=int, default=32, help="sequences of 256 tokens a step")
+    parser.add_argument("--steps", type=int, default=3000, help="optimizer steps")
+    parser.add_argument("--rows", type=int, default=24, help="sequences of 96 tokens a step")
     parser.add_argument("--learning-rate", type=float, default=3e-3, help="at its peak")
-    parser.add_argument("--mistakes", type=float, default=0.0, help="share of notes whose command is another's")
+    parser.add_argument(
+        "--mistakes", type=float, default=0.0, help="share of notes whose command is another's"
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     tokenizer = make_tokenizer()
@@ -202,9 +226,10 @@ def main() -> None:
         bos_token_id=None,
         eos_token_ids=(tokenizer.token_to_id("<|im_end|>"),),
     )
-    data = batches(tokenizer, arguments.seed, arguments.rows, 256, arguments.mistakes)
+    data = batches(tokenizer, arguments.seed, arguments.rows, 96, arguments.mistakes)
     params = pretrain(config, data, steps=arguments.steps, peak=arguments.learning_rate, seed=arguments.seed)
     save(arguments.output, tokenizer, config, params)
+    knowledge(tokenizer, config, params)
 
 
 if __name__ == "__main__":
