@@ -146,6 +146,14 @@ class PolicyTerminus2(Terminus2):
                 raise
             return False, ""
 
+    async def _check_proactive_summarization(
+        self, chat: Chat, original_instruction: str, session: TmuxSession
+    ) -> tuple[str, list[Any] | None] | None:
+        # With nothing said yet stock would replace the first prompt, template and all, by the instruction.
+        if not chat.messages:
+            return None
+        return await super()._check_proactive_summarization(chat, original_instruction, session)
+
     def _count_total_tokens(self, chat: Chat) -> int:
         return self._model.count_tokens(chat.messages) if self._model is not None else 0
 

@@ -40,6 +40,10 @@ class Sampler(Protocol):
     @property
     def policy_version(self) -> int: ...
 
+    def for_attempt(self) -> "Sampler":
+        """The sampler of one new attempt; one that keeps no state between calls is its own."""
+        ...
+
     async def sample(self, prompt: Sequence[int], max_tokens: int, seed: int) -> SampledAnswer: ...
 
 
@@ -66,6 +70,9 @@ class TinkerSampler:
     @property
     def policy_version(self) -> int:
         return self._policy_version
+
+    def for_attempt(self) -> "TinkerSampler":
+        return self
 
     async def sample(self, prompt: Sequence[int], max_tokens: int, seed: int) -> SampledAnswer:
         import tinker

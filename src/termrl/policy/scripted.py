@@ -23,6 +23,9 @@ class ScriptedSampler:
         repeat_last: bool = False,
         policy_version: int = 0,
     ) -> None:
+        self._script = list(answers)
+        self._tokenizer = tokenizer
+        self._renderer = renderer
         stop = renderer.get_stop_token_ids()[0]
         self._answers = [(*tokenizer.encode(text, add_special_tokens=False), stop) for text in answers]
         self._repeat_last = repeat_last
@@ -32,6 +35,16 @@ class ScriptedSampler:
     @property
     def policy_version(self) -> int:
         return self._policy_version
+
+    def for_attempt(self) -> "ScriptedSampler":
+        """The same script, from its beginning."""
+        return ScriptedSampler(
+            self._script,
+            self._tokenizer,
+            self._renderer,
+            repeat_last=self._repeat_last,
+            policy_version=self._policy_version,
+        )
 
     async def sample(self, prompt: Sequence[int], max_tokens: int, seed: int) -> SampledAnswer:
         call = self._calls
