@@ -32,7 +32,7 @@ bench: setup  ## the quick start over five seeds and its controls, as a table (a
 	@.venv/bin/python bench/quickstart.py
 
 docs: setup  ## write docs/settings.md from the settings themselves
-	@.venv/bin/python scripts/settings_table.py
+	@.venv/bin/python -m termrl.settings.table > docs/settings.md
 
 lock:  ## pin what pyproject.toml asks for: versions and hashes, no addresses
 	@scripts/lock.sh

@@ -1,4 +1,4 @@
-"""The learning curve as a picture file, from the summary described in `termrl.observe.table`."""
+"""The learning curve as a picture file, from a run's summary (`termrl.evaluate.summary`)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,9 +17,9 @@ def draw_curve(summary: Mapping[str, Any], path: Path) -> None:
     from matplotlib import pyplot
     from matplotlib.ticker import MaxNLocator
 
-    curve = summary.get("curve") or []
-    steps = [point["step"] for point in curve]
-    rates = [100 * point["solve_rate"] for point in curve]
+    scored = [(int(step), point) for step, point in (summary.get("curve") or {}).items() if point["n"]]
+    steps = [step for step, _ in scored]
+    rates = [100 * point["solve_rate"] for _, point in scored]
     # Rollouts of a step come from the weights before it, so what follows the last step is one further on.
     last = max(steps, default=0) + 1
 
@@ -57,9 +57,9 @@ def _held_out(
     axes: Any, stages: Mapping[str, Any] | None, label: str, color: str, marker: str, first: int, last: int
 ) -> None:
     """Points before the first step and after the last, each with its interval, and a dashed line between."""
-    before = (stages or {}).get("after_warmup") or (stages or {}).get("base")
-    after = (stages or {}).get("after_rl")
-    points = [(x, rate) for x, rate in ((first, before), (last, after)) if rate]
+    rates = {stage: rate for stage, rate in (stages or {}).items() if rate and rate["n"]}
+    before = rates.get("after_warmup") or rates.get("base")
+    points = [(x, rate) for x, rate in ((first, before), (last, rates.get("after_rl"))) if rate]
     if not points:
         return
     xs = [x for x, _ in points]

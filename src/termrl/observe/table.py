@@ -1,19 +1,8 @@
-"""The table at the end of a run, from the summary that `termrl runs show RUN --json` prints.
+"""The table at the end of a run, drawn from its summary (see `termrl.evaluate.summary`).
 
-    run, path, kind, status, model_name       texts; status is "done", "stopped" or "running"
-    held_out                                  solve rate on held-out tasks, by stage:
-        base, after_warmup, after_rl            each {solve_rate, low, high, n} or null; low and high
-                                                bound the 95 % interval, n counts what was scored
-    held_out_demonstrated                     of those, the families with demonstrations; same shape
-    held_out_undemonstrated                   and the families without; same shape
-    held_out_families                         families that training never saw; same shape
-    seconds                                   {phase: seconds}, in order
-    tokens                                    {prompt, sampled, trained}
-    rollouts                                  {n, scored, excluded: {outcome: count}}
-    curve                                     [{step, solve_rate, reward, n}] of the training rollouts
-    picture                                   path of the learning curve, or null
-
-What is null or left out is not shown.
+Of the summary it reads `held_out`, `held_out_demonstrated`, `held_out_undemonstrated` and
+`held_out_families`, each stage -> {solve_rate, low, high, n, excluded}; `seconds` and `tokens`, name ->
+number; `run`, `steps`; and `picture`, the path of the learning curve. What is missing is not shown.
 """
 
 from collections.abc import Mapping
@@ -32,6 +21,14 @@ ROWS = {
     "held_out_undemonstrated": "  families without",
     "held_out_families": "held-out families",
 }
+PARTS = ("held_out_demonstrated", "held_out_undemonstrated")
+PHASES = {
+    "eval-base": "evaluation of the base model",
+    "warmup": "warm-up",
+    "eval-after_warmup": "evaluation after warm-up",
+    "train": "RL",
+    "eval-after_rl": "evaluation after RL",
+}
 
 
 def print_summary(summary: Mapping[str, Any], console: Console | None = None) -> None:
@@ -48,50 +45,63 @@ def summary_console() -> Console:
 
 def draw_summary(summary: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = []
-    if any(summary.get(row) for row in ROWS):
+    if _shown_rows(summary):
         parts += [_solve_rates(summary), ""]
     if summary.get("seconds"):
-        parts.append(_line("time", [f"{name} {show_seconds(s)}" for name, s in summary["seconds"].items()]))
+        times = {PHASES.get(name, name): seconds for name, seconds in summary["seconds"].items()}
+        parts.append(_line("time", [f"{name} {show_seconds(seconds)}" for name, seconds in times.items()]))
     if summary.get("tokens"):
         parts.append(_line("tokens", [f"{name} {n:,}" for name, n in summary["tokens"].items()]))
-    if summary.get("rollouts"):
-        parts.append(_line("rollouts", _rollouts(summary["rollouts"])))
     if summary.get("picture"):
         parts.append(_line("curve", [str(summary["picture"])]))
     parts += ["", Text("What to type next", style="bold")]
-    parts += [
-        Text.assemble(f"  {command}", (f"   # {why}", "dim")) for command, why in next_commands(summary)
-    ]
+    commands = next_commands(summary)
+    width = max(len(command) for command, _ in commands)
+    parts += [Text.assemble(f"  {command:<{width}}", (f"   {why}", "dim")) for command, why in commands]
     return Group(*parts)
 
 
 def next_commands(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Three commands worth typing after this run, each with what it does."""
     run = summary.get("run", "last")
-    if summary.get("status") != "done":
-        first = (f"termrl train run_name={run}", "go on where it stopped")
-    else:
-        first = ("termrl train config=quickstart seed=1", "the same with other random draws")
     return [
         (f"termrl runs show {run} --json", "this table, for machines"),
-        first,
+        (
+            f"termrl train run_name={run} max_steps={2 * max(summary.get('steps', 0), 1)}",
+            "go on from here, twice as far",
+        ),
         (
             "termrl train dataset=TASKS model_name=MODEL base_url=URL",
-            "a real run: your tasks, a model on a Tinker server",
+            "your tasks, a model on a Tinker server",
         ),
     ]
 
 
 def show_rate(rate: Mapping[str, Any] | None) -> str:
-    if not rate:
+    if not rate or not rate["n"]:
         return "–"
+    excluded = f", {rate['excluded']} excluded" if rate.get("excluded") else ""
     low, high = 100 * rate["low"], 100 * rate["high"]
-    return f"{rate['solve_rate']:.0%}  [{low:.0f}, {high:.0f}]  n={rate['n']}"
+    return f"{rate['solve_rate']:.0%}  [{low:.0f}, {high:.0f}]  n={rate['n']}{excluded}"
+
+
+def _shown_rows(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The rows that have a rate; the two parts of the held-out tasks only where there are two."""
+    with_rates = [
+        row for row in ROWS if any(rate and rate["n"] for rate in (summary.get(row) or {}).values())
+    ]
+    if not set(PARTS) <= set(with_rates):
+        with_rates = [row for row in with_rates if row not in PARTS]
+    return {row: ROWS[row] for row in with_rates}
 
 
 def _solve_rates(summary: Mapping[str, Any]) -> Table:
-    rows = {row: label for row, label in ROWS.items() if summary.get(row)}
-    stages = {stage: label for stage, label in STAGES.items() if any(summary[row].get(stage) for row in rows)}
+    rows = _shown_rows(summary)
+    stages = {
+        stage: label
+        for stage, label in STAGES.items()
+        if any((summary[row].get(stage) or {}).get("n") for row in rows)
+    }
     table = Table(title="Solve rate, with its 95 % interval", title_justify="left", title_style="bold")
     table.add_column("")
     for label in stages.values():
@@ -103,16 +113,6 @@ def _solve_rates(summary: Mapping[str, Any]) -> Table:
             style="bold" if row == "held_out" else "",
         )
     return table
-
-
-def _rollouts(rollouts: Mapping[str, Any]) -> list[str]:
-    excluded = rollouts.get("excluded") or {}
-    reasons = ", ".join(f"{count} {name}" for name, count in excluded.items())
-    return [
-        f"{rollouts['n']} finished",
-        f"{rollouts['scored']} scored",
-        f"{sum(excluded.values())} excluded{f' ({reasons})' if reasons else ''}",
-    ]
 
 
 def _line(label: str, parts: list[str]) -> Text:

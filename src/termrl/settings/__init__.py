@@ -10,6 +10,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,18 @@ class Setting:
         return show_value(self.default)
 
 
-def all_settings(config_type: Any = TrainConfig, prefix: str = "") -> dict[str, Setting]:
+@cache
+def all_settings() -> Mapping[str, Setting]:
     """Every setting by its dotted name, in the order of the tree."""
+    return _settings_of(TrainConfig, "")
+
+
+def _settings_of(config_type: Any, prefix: str) -> dict[str, Setting]:
     settings: dict[str, Setting] = {}
     default = config_type()
     for name, field in chz.chz_fields(config_type).items():
         if chz.is_chz(field.final_type):
-            settings |= all_settings(field.final_type, f"{prefix}{name}.")
+            settings |= _settings_of(field.final_type, f"{prefix}{name}.")
         else:
             setting = Setting(f"{prefix}{name}", field.final_type, getattr(default, name), field._doc)
             settings[setting.name] = setting

@@ -1,0 +1,38 @@
+"""`termrl runs show`: what a run reached, as the table at its end or as JSON."""
+
+import json
+from pathlib import Path
+
+from termrl.cli.arguments import UsageError, parse
+from termrl.cli.runs_list import DEFAULT_ROOT
+
+
+def help_text() -> str:
+    return "\n".join(
+        [
+            "usage: termrl runs show RUN [run_root=DIR] [--json]",
+            "",
+            "Shows held-out solve rates, time per phase and tokens of a run: its name, the beginning of it,",
+            f"its path, or `last`. run_root is {DEFAULT_ROOT} unless given.",
+        ]
+    )
+
+
+def run(arguments: list[str]) -> int:
+    given = parse(arguments, words=["RUN"], options=["run_root"], flags=["json"])
+    if not given.words:
+        raise UsageError("Name the run to show: `termrl runs show last`, or one of `termrl runs list`.")
+    root = Path(given.options.get("run_root", DEFAULT_ROOT)).expanduser()
+
+    from termrl.cli.summary import summary_of
+    from termrl.store import find_run
+
+    summary = summary_of(find_run(given.words[0], root))
+    if "json" in given.flags:
+        print(json.dumps(summary, indent=1))
+        return 0
+
+    from termrl.observe.table import print_summary
+
+    print_summary(summary)
+    return 0
