@@ -44,8 +44,8 @@ class WarmupConfig:
 
 
 @chz.chz
-class TrainConfig:
-    """All that a training run is told. Grouped as the data flows: run, model, tasks, rollouts, learning."""
+class RolloutConfig:
+    """What every rollout is told, in training and in evaluation: the model, the agent, the sandbox."""
 
     run_name: str | None = chz.field(default=None, doc="name of the run; none = made from the date")
     run_root: str = chz.field(default="./runs", doc="directory that holds the runs")
@@ -53,23 +53,67 @@ class TrainConfig:
         default="resume", doc="what to do when the run exists: go on from where it stopped, or refuse"
     )
     seed: int = chz.field(default=0, doc="seed of everything that is drawn at random")
-    max_minutes: float | None = chz.field(
-        default=None, doc="stop reinforcement learning after so many minutes, resumably; none = no limit"
-    )
     log_level: Literal["debug", "info", "warning", "error"] = chz.field(
         default="warning", doc="how much the libraries underneath may log"
     )
-
     model_name: str = chz.field(
         default="termrl/tiny", doc="model to train: a name the server knows, or a model directory"
     )
     base_url: str | None = chz.field(
         default=None, doc="Tinker or a compatible server; none = the embedded engine on this machine"
     )
-    lora_rank: int = chz.field(default=32, doc="rank of the LoRA adapter that is trained")
     context_limit: int | None = chz.field(
         default=None, doc="tokens of context to use at most; none = what the model has"
     )
+    agent: Literal["terminus-2"] = chz.field(
+        default="terminus-2", doc="loop that turns model answers into terminal actions"
+    )
+    environment_type: str = chz.field(
+        default="local", doc="where sandboxes run: local, or a Harbor environment (docker, daytona, ...)"
+    )
+    n_parallel_envs: int = chz.field(default=16, doc="rollouts at the same time")
+    max_turns: int = chz.field(default=50, doc="model calls a rollout may make")
+    max_tokens: int = chz.field(default=1024, doc="tokens an answer may have")
+    temperature: float = chz.field(default=1.0, doc="sampling temperature")
+    enable_summarize: bool = chz.field(
+        default=True, doc="let the agent summarize its history when the context runs out"
+    )
+    proactive_summarization_threshold: int | None = chz.field(
+        default=None, doc="summarize when fewer tokens of context are left; none = only when they run out"
+    )
+    keep_trials: Literal["all", "failed", "none"] = chz.field(
+        default="none", doc="which of Harbor's trial directories to keep under the run"
+    )
+
+    @chz.validate
+    def _check_rollouts(self) -> None:
+        _at_least(1, self, "n_parallel_envs", "max_turns", "max_tokens", "context_limit")
+        _at_least(0, self, "seed")
+        _above_zero(self, "temperature", "proactive_summarization_threshold")
+        if self.context_limit is not None and self.max_tokens >= self.context_limit:
+            raise ContradictionError(
+                f"max_tokens is {self.max_tokens} and context_limit {self.context_limit}: "
+                "an answer must leave room for its prompt; lower max_tokens."
+            )
+        if self.proactive_summarization_threshold is not None and not self.enable_summarize:
+            raise ContradictionError(
+                "proactive_summarization_threshold is set but enable_summarize is off: "
+                "turn it on, or leave the threshold out."
+            )
+        if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
+            raise ContradictionError(
+                f"base_url is '{self.base_url}': it must begin with http:// or https://."
+            )
+        if self.run_name is not None and (not self.run_name.strip(". ") or "/" in self.run_name):
+            raise ContradictionError(
+                f"run_name is '{self.run_name}': a name cannot be empty, be dots, or hold a '/'; "
+                "the directory it is made in is run_root."
+            )
+
+
+@chz.chz
+class TrainConfig(RolloutConfig):
+    """All that a training run is told."""
 
     dataset: str = chz.field(
         default="termrl/basics:train", doc="tasks to train on: a path, a registry name or a built-in set"
@@ -84,26 +128,13 @@ class TrainConfig:
     eval_attempts: int = chz.field(default=1, doc="attempts at each held-out task")
     eval_n_tasks: int | None = chz.field(default=None, doc="evaluate on the first so many; none = all")
 
-    agent: Literal["terminus-2"] = chz.field(
-        default="terminus-2", doc="loop that turns model answers into terminal actions"
-    )
-    environment_type: str = chz.field(
-        default="local", doc="where sandboxes run: local, or a Harbor environment (docker, daytona, ...)"
-    )
-    n_parallel_envs: int = chz.field(default=16, doc="rollouts at the same time")
-    max_turns: int = chz.field(default=50, doc="model calls a rollout may make")
-    max_tokens: int = chz.field(default=1024, doc="tokens an answer may have")
-    temperature: float = chz.field(default=1.0, doc="sampling temperature while training")
-    enable_summarize: bool = chz.field(
-        default=True, doc="let the agent summarize its history when the context runs out"
-    )
-    proactive_summarization_threshold: int | None = chz.field(
-        default=None, doc="summarize when fewer tokens of context are left; none = only when they run out"
-    )
-
+    lora_rank: int = chz.field(default=32, doc="rank of the LoRA adapter that is trained")
     batch_size: int = chz.field(default=8, doc="groups, so tasks, in a step")
     group_size: int = chz.field(default=8, doc="rollouts of a task that are compared with each other")
     max_steps: int = chz.field(default=100, doc="steps of reinforcement learning; 0 = none")
+    max_minutes: float | None = chz.field(
+        default=None, doc="stop reinforcement learning after so many minutes, resumably; none = no limit"
+    )
     num_substeps: int = chz.field(default=1, doc="optimizer updates in a step")
     learning_rate: float = chz.field(default=1e-4, doc="learning rate of reinforcement learning")
     loss_fn: Literal["importance_sampling", "ppo"] = chz.field(
@@ -124,10 +155,9 @@ class TrainConfig:
 
     @chz.validate
     def _check_ranges(self) -> None:
-        _at_least(1, self, "lora_rank", "batch_size", "num_substeps", "max_turns", "max_tokens")
-        _at_least(1, self, "n_parallel_envs", "eval_attempts", "eval_n_tasks", "context_limit")
-        _at_least(0, self, "max_steps", "eval_every", "save_every", "seed")
-        _above_zero(self, "learning_rate", "temperature", "max_minutes", "proactive_summarization_threshold")
+        _at_least(1, self, "lora_rank", "batch_size", "num_substeps", "eval_attempts", "eval_n_tasks")
+        _at_least(0, self, "max_steps", "eval_every", "save_every")
+        _above_zero(self, "learning_rate", "max_minutes")
         _at_least(1, self.warmup, "n_demonstrations", "epochs", "batch_size", prefix="warmup.")
         _above_zero(self.warmup, "learning_rate", prefix="warmup.")
 
@@ -143,29 +173,29 @@ class TrainConfig:
                 f"num_substeps is {self.num_substeps} but a step has only "
                 f"{self.batch_size * self.group_size} rollouts to share among them: lower it."
             )
-        if self.context_limit is not None and self.max_tokens >= self.context_limit:
-            raise ContradictionError(
-                f"max_tokens is {self.max_tokens} and context_limit {self.context_limit}: "
-                "an answer must leave room for its prompt; lower max_tokens."
-            )
-        if self.proactive_summarization_threshold is not None and not self.enable_summarize:
-            raise ContradictionError(
-                "proactive_summarization_threshold is set but enable_summarize is off: "
-                "turn it on, or leave the threshold out."
-            )
         if self.eval_every and self.eval_dataset is None:
             raise ContradictionError(
                 "eval_every is set but eval_dataset is none: name the held-out tasks, or set eval_every=0."
             )
-        if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
-            raise ContradictionError(
-                f"base_url is '{self.base_url}': it must begin with http:// or https://."
-            )
-        if self.run_name is not None and (not self.run_name.strip(". ") or "/" in self.run_name):
-            raise ContradictionError(
-                f"run_name is '{self.run_name}': a name cannot be empty, be dots, or hold a '/'; "
-                "the directory it is made in is run_root."
-            )
+
+
+@chz.chz
+class EvalConfig(RolloutConfig):
+    """All that an evaluation is told."""
+
+    dataset: str = chz.field(
+        default="termrl/basics:held_out", doc="tasks to attempt: a path, a registry name or a built-in set"
+    )
+    checkpoint_url: str | None = chz.field(
+        default=None,
+        doc="weights to evaluate: a tinker:// path, or a RUN for its last; none = the base model",
+    )
+    attempts: int = chz.field(default=1, doc="attempts at each task")
+    n_tasks: int | None = chz.field(default=None, doc="attempt the first so many; none = all")
+
+    @chz.validate
+    def _check_evaluation(self) -> None:
+        _at_least(1, self, "attempts", "n_tasks")
 
 
 def _at_least(least: int, config: object, *names: str, prefix: str = "") -> None:

@@ -7,6 +7,7 @@ again to the same weights, so nothing is sampled twice and nothing is counted tw
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from termrl.config import TrainConfig
 from termrl.learn.batch import make_batch
@@ -32,7 +33,7 @@ async def reinforce(
     *,
     first_step: int,
     progress: Progress,
-    after_step: Callable[[int], Awaitable[None]],
+    after_step: Callable[[int, dict[str, Any]], Awaitable[None]],
 ) -> None:
     """Steps from `first_step` on, until `max_steps` or `max_minutes`. `after_step` hears of each."""
     progress.phase("reinforcement learning", config.max_steps)
@@ -69,7 +70,7 @@ async def reinforce(
         }
         run.record_step(step, metrics, checkpoint)
         progress.advance(reward=metrics["reward"] or 0.0, solve_rate=metrics["solve_rate"] or 0.0)
-        await after_step(step)
+        await after_step(step, metrics)
 
 
 async def _sample_step(

@@ -8,6 +8,7 @@ on a finished run does nothing.
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import tinker
 
@@ -37,18 +38,22 @@ async def train_run(
     renderer: Renderer,
     *,
     evaluate: Evaluate,
+    log: Callable[[int, dict[str, Any]], None],
     progress: Progress,
 ) -> None:
+    """Everything from the base model to the last evaluation; `log` is given each step's metrics."""
     stop = renderer.get_stop_token_ids()
-    start = await _start(run, config, service, pool, tasks, tokenizer, renderer, evaluate, progress)
-    learner, first_step = start
+    learner, first_step = await _start(
+        run, config, service, pool, tasks, tokenizer, renderer, evaluate, progress
+    )
     if config.warmup.enabled and first_step == 0:
         with timed_phase(run, "eval-after_warmup"):
             await evaluate("after_warmup", 0, await learner.sampler(stop))
     if first_step >= config.max_steps:
         progress.note(f"The run has its {config.max_steps} steps already.")
 
-    async def after_step(step: int) -> None:
+    async def after_step(step: int, metrics: dict[str, Any]) -> None:
+        log(step, metrics)
         if config.eval_every and (step + 1) % config.eval_every == 0 and step + 1 < config.max_steps:
             await evaluate("during_rl", step + 1, await learner.sampler(stop))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import chz
 
-from termrl.config import ALIASES, TrainConfig
+from termrl.config import ALIASES, RolloutConfig, TrainConfig
 from termrl.errors import UserError
 from termrl.settings.values import expected, parse_value, show_value
 
@@ -139,7 +139,7 @@ def from_dict(values: Mapping[str, Any]) -> TrainConfig:
     return build(_convert(flatten(values)))
 
 
-def to_dict(config: TrainConfig) -> dict[str, Any]:
+def to_dict(config: RolloutConfig) -> dict[str, Any]:
     """The whole tree as JSON values."""
     tree: dict[str, Any] = json.loads(json.dumps(chz.asdict(config)))
     return tree

@@ -1,0 +1,7 @@
+"""`python -m termrl` is the command `termrl`."""
+
+import sys
+
+from termrl.cli import main
+
+sys.exit(main())

@@ -1,0 +1,48 @@
+"""Going on with a run: its own settings hold, and only what cannot change its past may be changed.
+
+A run that is named again needs nothing else said. Settings said again must agree with those it was started
+with, save for how long it goes on and how it is run on this machine.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from termrl.config import TrainConfig
+from termrl.errors import UserError
+from termrl.settings import flatten, from_dict
+
+MAY_CHANGE = frozenset(
+    {
+        "behavior_if_run_exists",
+        "base_url",
+        "eval_every",
+        "log_level",
+        "max_minutes",
+        "max_steps",
+        "n_parallel_envs",
+        "run_name",
+        "run_root",
+        "save_every",
+    }
+)
+
+
+class SettingsChangedError(UserError):
+    """A run was named again with settings that would make its past another one's."""
+
+
+def settle(stored: Mapping[str, Any], said: Mapping[str, Any]) -> TrainConfig:
+    """The settings to go on with: those stored, with what was said now over them."""
+    before, now = flatten(stored), flatten(said)
+    changed = sorted(name for name in now if name not in MAY_CHANGE and _plain(now[name]) != before.get(name))
+    if changed:
+        name = changed[0]
+        raise SettingsChangedError(
+            f"The run was started with {name}={before.get(name)}, not {now[name]}: leave "
+            f"{', '.join(changed)} out to go on with it, or give another run_name."
+        )
+    return from_dict({**before, **now})
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
