@@ -1,17 +1,15 @@
 """`termrl train`: settings in, a run out, with the console while it lasts and the table at its end."""
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from termrl import __version__
 from termrl.cli import INTERRUPTED
+from termrl.cli.summary import PICTURE, summary_of
 
 if TYPE_CHECKING:
     from termrl.config import TrainConfig
-
-PICTURE = "learning_curve.png"
 
 
 def help_text() -> str:
@@ -34,22 +32,26 @@ def help_text() -> str:
 def run(arguments: list[str]) -> int:
     print(f"termrl {__version__}: reading the settings", flush=True)
     config = _resolve(arguments)
-    print(f"run {config.run_name} in {config.run_root}, model {config.model_name}", flush=True)
 
     from termrl.observe.console import open_console
 
     console = open_console()
     try:
         console.phase("loading")
-        from termrl.learn.train import train
+        import asyncio
 
-        summary = dict(train(config, progress=console))
+        import chz
+
+        from termrl.api import new_run_name, train
+
+        if config.run_name is None:
+            config = chz.replace(config, run_name=new_run_name(Path(config.run_root), config.model_name))
+        console.note(f"run {config.run_name} in {config.run_root}")
+        summary = asyncio.run(train(config, progress=console))
     except KeyboardInterrupt:
         console.close()
-        print(
-            f"interrupted: `termrl train run_name={config.run_name}` goes on from what is stored.",
-            file=sys.stderr,
-        )
+        how = f"`termrl train run_name={config.run_name}` goes on from what is stored"
+        print(f"interrupted: {how if config.run_name else 'nothing was started'}.", file=sys.stderr)
         return INTERRUPTED
     finally:
         console.close()
@@ -57,33 +59,25 @@ def run(arguments: list[str]) -> int:
     from termrl.observe.curve import draw_curve
     from termrl.observe.table import print_summary
 
-    picture = Path(summary["path"]) / PICTURE
-    draw_curve(summary, picture)
-    print_summary(summary | {"picture": str(picture)})
+    path = _run_path(config)
+    draw_curve(summary, path / PICTURE)
+    print_summary(summary_of(path))
     return 0
 
 
 def _resolve(arguments: list[str]) -> "TrainConfig":
-    """What was typed, over the stored settings of a run that goes on; a new run gets a name."""
-    import chz
-
-    from termrl.settings import build, flatten, from_dict, read_arguments
+    """What was typed, over the stored settings of a run that goes on."""
+    from termrl.learn.resume import settle
+    from termrl.settings import build, read_arguments
     from termrl.store import Run
 
     typed = read_arguments(arguments)
     config = build(typed)
-    if config.run_name is None:
-        return chz.replace(config, run_name=_new_name(Path(config.run_root), config.model_name))
-    path = Path(config.run_root) / config.run_name
-    if not path.is_dir() or config.behavior_if_run_exists != "resume":
+    if config.run_name is None or config.behavior_if_run_exists != "resume" or not _run_path(config).is_dir():
         return config
-    with Run.open(path) as run:
-        return from_dict(flatten(run.settings) | typed)
+    with Run.open(_run_path(config)) as run:
+        return settle(run.settings, typed)
 
 
-def _new_name(run_root: Path, model_name: str) -> str:
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(model_name).name}"
-    taken = 1
-    while (run_root / (name if taken == 1 else f"{name}-{taken}")).exists():
-        taken += 1
-    return name if taken == 1 else f"{name}-{taken}"
+def _run_path(config: "TrainConfig") -> Path:
+    return Path(config.run_root) / str(config.run_name)
