@@ -9,7 +9,8 @@ def test_the_interval_covers_the_true_rate_about_as_often_as_it_says() -> None:
     for trial in range(200):
         table = {str(task): [bool(rng.random() < 0.4)] for task in range(80)}
         rate = solve_rate(table, seed=trial)
-        assert rate.low is not None and rate.high is not None
+        assert rate.low is not None
+        assert rate.high is not None
         covered += rate.low <= 0.4 <= rate.high
     assert 0.89 <= covered / 200 <= 0.99
 
@@ -24,7 +25,8 @@ def test_tasks_are_resampled_not_attempts() -> None:
 def test_a_perfect_score_still_has_an_interval() -> None:
     rate = solve_rate({str(task): [True] for task in range(20)})
     assert rate.solve_rate == rate.high == 1.0
-    assert rate.low is not None and 0.8 < rate.low < 0.9
+    assert rate.low is not None
+    assert 0.8 < rate.low < 0.9
 
 
 def test_no_rollouts_give_no_rate() -> None:
