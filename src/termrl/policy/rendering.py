@@ -65,18 +65,22 @@ def make_renderer(tokenizer: Tokenizer, model_name: str) -> Renderer:
 
 
 def _by_family(tokenizer: Tokenizer, model_name: str) -> Renderer:
+    from renderers import AutoRendererConfig, DefaultRendererConfig
     from renderers.base import MODEL_RENDERER_MAP, create_renderer
 
     tokenizer.name_or_path = model_name
-    if model_name not in MODEL_RENDERER_MAP:
-        if not getattr(tokenizer, "chat_template", None):
-            raise TokenizerError(
-                f"the tokenizer of {model_name} has no chat template, so its prompts can't be made; "
-                "use an instruction-tuned model or add a chat_template to its tokenizer_config.json"
-            )
-        if _has_chatml_tokens(tokenizer) and _is_plain_chatml(tokenizer):
-            return ChatMLRenderer(tokenizer)
-    return cast(Renderer, create_renderer(tokenizer))
+    if model_name in MODEL_RENDERER_MAP:
+        # The agent's every turn is a user's message, at which the templates of thinking models drop earlier
+        # thoughts; keeping them keeps the prompt an extension of what was sampled.
+        return cast(Renderer, create_renderer(tokenizer, AutoRendererConfig(thinking_retention="all")))
+    if not getattr(tokenizer, "chat_template", None):
+        raise TokenizerError(
+            f"the tokenizer of {model_name} has no chat template, so its prompts can't be made; "
+            "use an instruction-tuned model or add a chat_template to its tokenizer_config.json"
+        )
+    if _has_chatml_tokens(tokenizer) and _is_plain_chatml(tokenizer):
+        return ChatMLRenderer(tokenizer)
+    return cast(Renderer, create_renderer(tokenizer, DefaultRendererConfig()))
 
 
 def _has_chatml_tokens(tokenizer: Tokenizer) -> bool:

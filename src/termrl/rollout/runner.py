@@ -25,7 +25,8 @@ from termrl.rollout.settings import AGENT, LOCAL_ENVIRONMENT, RolloutSettings
 from termrl.rollout.verdict import Verdict, judge, timings_of
 from termrl.rollout.verification import protect_verification
 
-_LOG_TAIL = 2000
+_TAILS = (("exception.txt", 3000), ("trial.log", 1000))
+"""What is kept of the logs of a trial that infrastructure broke: the last characters of each."""
 
 
 class Task(Protocol):
@@ -120,7 +121,7 @@ def _rollout(
 ) -> Rollout:
     detail = verdict.detail
     if not verdict.outcome.scored and trial_dir is not None:
-        detail = f"{detail}\n{_log_tail(trial_dir)}".rstrip()
+        detail = f"{detail}\n{_log_tails(trial_dir)}".rstrip()
     return Rollout(
         task_name=task.task_name,
         outcome=verdict.outcome,
@@ -132,8 +133,10 @@ def _rollout(
     )
 
 
-def _log_tail(trial_dir: Path) -> str:
-    try:
-        return (trial_dir / "trial.log").read_text(errors="replace")[-_LOG_TAIL:]
-    except OSError:
-        return ""
+def _log_tails(trial_dir: Path) -> str:
+    tails = []
+    for name, length in _TAILS:
+        path = trial_dir / name
+        if path.is_file():
+            tails.append(path.read_text(errors="replace")[-length:])
+    return "\n".join(tails)
