@@ -1,0 +1,113 @@
+"""The one small protocol for a machine that commands run in, and its form over any Harbor environment.
+
+`run_command` and the file calls never raise for what happened inside: that is in the result. They raise when
+the sandbox itself is lost.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from harbor.environments.base import BaseEnvironment
+
+from termrl.sandbox.errors import SandboxLost
+
+TIMEOUT_EXIT_CODE = 124
+
+
+@dataclass(frozen=True)
+class SandboxResult:
+    stdout: str
+    stderr: str
+    exit_code: int
+
+
+@runtime_checkable
+class SandboxInterface(Protocol):
+    async def send_heartbeat(self) -> None:
+        """Say that the sandbox is still wanted; raises where it is gone."""
+
+    async def run_command(
+        self,
+        command: str,
+        workdir: str | None = None,
+        timeout: int = 60,
+        max_output_bytes: int | None = None,
+    ) -> SandboxResult:
+        """Run `command` in a shell; exit code 124 where it ran past `timeout` and was ended."""
+
+    async def read_file(self, path: str, max_bytes: int | None = None, timeout: int = 60) -> SandboxResult:
+        """The file's text as `stdout`; a non-zero exit code and the reason in `stderr` where it can't be read."""
+
+    async def write_file(
+        self, path: str, content: str | bytes, executable: bool = False, timeout: int = 60
+    ) -> SandboxResult: ...
+
+    async def cleanup(self) -> None:
+        """End the sandbox. Safe to call again."""
+
+
+class HarborSandbox:
+    """Serves a started Harbor environment as a `SandboxInterface`."""
+
+    def __init__(self, environment: BaseEnvironment) -> None:
+        self.environment = environment
+
+    async def send_heartbeat(self) -> None:
+        result = await self.environment.exec("true", timeout_sec=60)
+        if result.return_code != 0:
+            raise SandboxLost(f"The sandbox {self.environment.session_id} no longer runs commands.")
+
+    async def run_command(
+        self,
+        command: str,
+        workdir: str | None = None,
+        timeout: int = 60,
+        max_output_bytes: int | None = None,
+    ) -> SandboxResult:
+        try:
+            result = await self.environment.exec(command, cwd=workdir, timeout_sec=timeout)
+        except (RuntimeError, TimeoutError) as error:
+            # Harbor's environments have no type of their own for this, only these words.
+            if "timed out" not in str(error):
+                raise
+            return SandboxResult("", str(error), TIMEOUT_EXIT_CODE)
+        stdout, stderr = (_shorten(text or "", max_output_bytes) for text in (result.stdout, result.stderr))
+        return SandboxResult(stdout, stderr, result.return_code)
+
+    async def read_file(self, path: str, max_bytes: int | None = None, timeout: int = 60) -> SandboxResult:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder, "content")
+            try:
+                await self.environment.download_file(path, copy)
+            except SandboxLost:
+                raise
+            except (OSError, RuntimeError) as error:
+                return SandboxResult("", str(error), 1)
+            with copy.open("rb") as file:
+                return SandboxResult(file.read(max_bytes or -1).decode(errors="replace"), "", 0)
+
+    async def write_file(
+        self, path: str, content: str | bytes, executable: bool = False, timeout: int = 60
+    ) -> SandboxResult:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder, "content")
+            copy.write_bytes(content.encode() if isinstance(content, str) else content)
+            copy.chmod(0o755 if executable else 0o644)
+            try:
+                await self.environment.upload_file(copy, path)
+            except SandboxLost:
+                raise
+            except (OSError, RuntimeError) as error:
+                return SandboxResult("", str(error), 1)
+        return SandboxResult("", "", 0)
+
+    async def cleanup(self) -> None:
+        await self.environment.stop(delete=True)
+
+
+def _shorten(text: str, max_bytes: int | None) -> str:
+    if max_bytes is None:
+        return text
+    return text.encode()[:max_bytes].decode(errors="ignore")

@@ -1,0 +1,125 @@
+"""A command running in a sandbox: its output as it comes, its time limit, and how all of it is ended.
+
+A command is done when its first process is. What it left in the background keeps a reader on its output,
+so that it doesn't die of a closed pipe.
+"""
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass, field
+
+from .inside import Sandbox, program, spawn
+from .messages import CommandPlan
+from .terminal import processes
+
+OUTPUT_LIMIT = 64 << 20
+_CHUNK = 1 << 16
+
+
+@dataclass
+class Command:
+    request: int
+    sandbox: Sandbox
+    pid: int
+    pidfd: int
+    streams: dict[int, str]
+    deadline: float | None
+    output: dict[str, bytearray] = field(
+        default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()}
+    )
+    timed_out: bool = False
+
+    def read(self, stream: int) -> bool:
+        """Take what there is; False at the end of the stream."""
+        try:
+            chunk = os.read(stream, _CHUNK)
+        except BlockingIOError:
+            return True
+        kept = self.output[self.streams[stream]]
+        kept += chunk[: OUTPUT_LIMIT - len(kept)]
+        return bool(chunk)
+
+    def drain(self) -> None:
+        """Take everything written so far."""
+        for stream, name in self.streams.items():
+            while True:
+                before = len(self.output[name])
+                if not self.read(stream) or len(self.output[name]) in (before, OUTPUT_LIMIT):
+                    break
+
+    def end(self) -> None:
+        """Kill the command and everything it started, also what made itself a session of its own."""
+        _signal(self.pid, signal.SIGSTOP)
+        for _ in range(100):
+            started = _descendants(self.pid)
+            if not started:
+                break
+            for pid in started:
+                _signal(pid, signal.SIGKILL)
+        _signal(self.pid, signal.SIGKILL)
+
+
+def start(
+    request: int, sandbox: Sandbox, plan: CommandPlan, deadline: float | None, *, guarded: bool
+) -> Command:
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    try:
+        pid = spawn(sandbox, program(plan, out_write, err_write, guarded))
+    except OSError:
+        os.close(out_read)
+        os.close(err_read)
+        raise
+    finally:
+        os.close(out_write)
+        os.close(err_write)
+    for stream in (out_read, err_read):
+        os.set_blocking(stream, False)
+    streams = {out_read: "stdout", err_read: "stderr"}
+    return Command(request, sandbox, pid, os.pidfd_open(pid), streams, deadline)
+
+
+def exit_code(pid: int) -> int:
+    """Reap `pid` and say how it ended, as a shell would."""
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _descendants(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for process in processes():
+        children.setdefault(process.parent, []).append(process.pid)
+    found: list[int] = []
+    ahead = [root]
+    while ahead:
+        for child in children.get(ahead.pop(), []):
+            found.append(child)
+            ahead.append(child)
+    return found
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+@dataclass
+class Job:
+    """One or two of our own processes working for one request; done when the last of them is."""
+
+    request: int
+    pids: set[int]
+    errors: int
+    failed: bool = False
+
+    def complaint(self) -> str:
+        """What they said went wrong; a broken pipe only says that the other side had a reason."""
+        text = b""
+        while chunk := os.read(self.errors, _CHUNK):
+            text += chunk
+        os.close(self.errors)
+        lines = text.decode(errors="replace").strip().splitlines()
+        reasons = [line for line in lines if "Broken pipe" not in line]
+        return "; ".join(reasons or lines)
