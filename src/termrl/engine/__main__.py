@@ -1,0 +1,76 @@
+"""The engine as a process of its own: `python -m termrl.engine`.
+
+The key comes from the environment. Once it listens it prints one line of JSON with its port; with
+--with-parent it ends when its standard input does, that is with the process that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from termrl.engine.keys import KEY_VARIABLE
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m termrl.engine")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--model", action="append", required=True)
+    parser.add_argument("--state-dir", type=Path, required=True)
+    parser.add_argument("--cache-dir", type=Path)
+    parser.add_argument("--with-parent", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.with_parent:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    from termrl.engine.compilation import set_up_jax
+
+    set_up_jax(arguments.cache_dir or arguments.state_dir / "cache")
+
+    from termrl.engine.server import serve_forever
+    from termrl.errors import UserError
+
+    def on_ready(port: int) -> None:
+        print(json.dumps({"port": port}), flush=True)
+
+    async def run() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        await serve_forever(
+            arguments.host,
+            arguments.port,
+            arguments.model,
+            arguments.state_dir,
+            os.environ.pop(KEY_VARIABLE, ""),
+            on_ready,
+        )
+
+    try:
+        asyncio.run(run())
+    except asyncio.CancelledError:
+        pass
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def _end_with_parent() -> None:
+    # Raw reads: a buffered reader would hold its lock while the process ends.
+    while os.read(0, 4096):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""The compiled steps of sampling: one block of prefill, and a chunk of decoding with a key/value cache.
+
+Both are pure functions of one snapshot's weights, LoRA already merged and projections fused. Rows do not
+influence each other and every sum runs in an order that the batch does not change, so that a seeded sample
+gives the same tokens whatever shares its batch. Axis names are those of `llama`; S is cache positions and C
+the tokens of one call.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from termrl.engine.llama import LlamaConfig, Params, rms_norm, rope_tables, rotate, unembed_matrix
+
+PREFILL_BLOCK = 64
+DECODE_CHUNK = 16
+MAX_STOP_IDS = 16
+_CDF_BLOCK = 64
+
+
+class SamplerLayer(NamedTuple):
+    attn_norm: Array
+    qkv: Array
+    o: Array
+    mlp_norm: Array
+    gate_up: Array
+    down: Array
+
+
+class SamplerWeights(NamedTuple):
+    """One snapshot, ready to sample from: a tuple of layers, so that no step slices a stack."""
+
+    embed: Array
+    layers: tuple[SamplerLayer, ...]
+    final_norm: Array
+    unembed_D_V: Array
+
+
+class Cache(NamedTuple):
+    """Keys [B, K, E, S] and values [B, K, S, E] of every layer."""
+
+    keys: tuple[Array, ...]
+    values: tuple[Array, ...]
+
+
+class Choice(NamedTuple):
+    """How each row picks its tokens; `uniform_B_C` holds one number in [0, 1) for every step."""
+
+    uniform_B_C: Any
+    temperature_B: Any
+    top_k_B: Any
+    top_p_B: Any
+    filtered: Any
+    stop_ids_B_I: Any
+    limit_B: Any
+
+
+class Decoded(NamedTuple):
+    tokens_B_C: Array
+    logprobs_B_C: Array
+    count_B: Array
+    stopped_B: Array
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def sampler_weights(params: Params, config: LlamaConfig) -> SamplerWeights:
+    """Fuses the projections of already merged weights."""
+    stacked = params.layers
+    layers = tuple(
+        SamplerLayer(
+            attn_norm=stacked.attn_norm[i],
+            qkv=jnp.concatenate([stacked.q[i], stacked.k[i], stacked.v[i]], axis=1),
+            o=stacked.o[i],
+            mlp_norm=stacked.mlp_norm[i],
+            gate_up=jnp.concatenate([stacked.gate[i], stacked.up[i]], axis=1),
+            down=stacked.down[i],
+        )
+        for i in range(config.num_hidden_layers)
+    )
+    return SamplerWeights(params.embed, layers, params.final_norm, unembed_matrix(params).T)
+
+
+def empty_cache(config: LlamaConfig, rows: int, positions: int) -> Cache:
+    groups, size = config.num_key_value_heads, config.head_size
+    layers = range(config.num_hidden_layers)
+    return Cache(
+        tuple(jnp.zeros((rows, groups, size, positions)) for _ in layers),
+        tuple(jnp.zeros((rows, groups, positions, size)) for _ in layers),
+    )
+
+
+def _project(x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin: Array) -> tuple[Array, ...]:
+    """Rotated queries [B, K, G, C, E] scaled for attention, rotated keys and values [B, K, C, E]."""
+    rows, steps = x.shape[:2]
+    groups, size = config.num_key_value_heads, config.head_size
+    heads = config.num_attention_heads
+    qkv = rms_norm(x, layer.attn_norm, config.rms_norm_eps) @ layer.qkv
+    split = qkv.reshape(rows, steps, heads + 2 * groups, size).transpose(0, 2, 1, 3)
+    q = rotate(split[:, :heads], cos, sin) * (1.0 / math.sqrt(size))
+    k = rotate(split[:, heads : heads + groups], cos, sin)
+    return q.reshape(rows, groups, heads // groups, steps, size), k, split[:, heads + groups :]
+
+
+def _finish_layer(x: Array, mixed_B_H_C_E: Array, layer: SamplerLayer, config: LlamaConfig) -> Array:
+    rows, heads, steps, size = mixed_B_H_C_E.shape
+    x = x + mixed_B_H_C_E.transpose(0, 2, 1, 3).reshape(rows, steps, heads * size) @ layer.o
+    gate, up = jnp.split(rms_norm(x, layer.mlp_norm, config.rms_norm_eps) @ layer.gate_up, 2, axis=-1)
+    return x + (jax.nn.silu(gate) * up) @ layer.down
+
+
+class Block(NamedTuple):
+    """Keys [L, B, K, E, S] and values [L, B, K, S, E] of a run of positions; without B for one row."""
+
+    keys: Any
+    values: Any
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def prefill_block(
+    weights: SamplerWeights, config: LlamaConfig, past: Block, tokens_B_C: Array, start_B: Array
+) -> Block:
+    """Keys and values of the next tokens of every row; `past` holds those of the `start_B` before them."""
+    rows, steps = tokens_B_C.shape
+    held = past.keys.shape[4]
+    cos, sin = rope_tables(config, start_B[:, None] + jnp.arange(steps))
+    cos, sin = cos[:, None], sin[:, None]
+    seen = (jnp.arange(held) < start_B[:, None])[:, None, None]
+    causal = jnp.arange(steps) <= jnp.tile(jnp.arange(steps), _group_size(config))[:, None]
+    x = weights.embed[tokens_B_C]
+    all_keys, all_values = [], []
+    for n, layer in enumerate(weights.layers):
+        q, k, v = _project(x, layer, config, cos, sin)
+        k = k.swapaxes(2, 3)
+        all_keys.append(k)
+        all_values.append(v)
+        if n + 1 == len(weights.layers):
+            break
+        mixed = _attend(
+            q.reshape(*q.shape[:2], -1, q.shape[-1]), past.keys[n], past.values[n], seen, k, v, causal
+        )
+        x = _finish_layer(x, mixed.reshape(rows, -1, steps, q.shape[-1]), layer, config)
+    return Block(jnp.stack(all_keys), jnp.stack(all_values))
+
+
+def _group_size(config: LlamaConfig) -> int:
+    return config.num_attention_heads // config.num_key_value_heads
+
+
+def _attend(
+    q_B_K_Q_E: Array,
+    old_keys: Array,
+    old_values: Array,
+    seen: Array,
+    new_keys: Array,
+    new_values: Array,
+    recent: Array,
+) -> Array:
+    """Attention over a cache and over new positions, under a mask each; one softmax spans both."""
+    old_scores = jnp.where(seen, jnp.einsum("bkqe,bkes->bkqs", q_B_K_Q_E, old_keys), -jnp.inf)
+    new_scores = jnp.where(recent, jnp.einsum("bkqe,bkes->bkqs", q_B_K_Q_E, new_keys), -jnp.inf)
+    top = jnp.maximum(old_scores.max(-1, keepdims=True), new_scores.max(-1, keepdims=True))
+    old_weight, new_weight = jnp.exp(old_scores - top), jnp.exp(new_scores - top)
+    total = old_weight.sum(-1, keepdims=True) + new_weight.sum(-1, keepdims=True)
+    mixed = jnp.einsum("bkqs,bkse->bkqe", old_weight, old_values)
+    return (mixed + jnp.einsum("bkqs,bkse->bkqe", new_weight, new_values)) / total
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def load_row(cache: Cache, row: Array, prompt: Block) -> Cache:
+    """Puts the keys and values of one prompt, [L, K, E, S] and [L, K, S, E], into a row of the cache."""
+
+    def put(old: Array, new: Array) -> Array:
+        return jax.lax.dynamic_update_slice(old, new[None], (row, 0, 0, 0))
+
+    return Cache(
+        tuple(put(old, prompt.keys[n]) for n, old in enumerate(cache.keys)),
+        tuple(put(old, prompt.values[n]) for n, old in enumerate(cache.values)),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=1, donate_argnums=2)
+def decode_chunk(
+    weights: SamplerWeights,
+    config: LlamaConfig,
+    cache: Cache,
+    token_B: Array,
+    position_B: Array,
+    choice: Choice,
+    steps: Array,
+) -> tuple[Decoded, Cache]:
+    """Samples up to `steps` tokens a row, from `token_B` at `position_B` on.
+
+    A row ends at a stop id (which it keeps) or at its limit. The cache is read-only inside the loop: the
+    chunk's own keys and values are held apart and joined at the end.
+    """
+    rows = token_B.shape[0]
+    groups, size = config.num_key_value_heads, config.head_size
+    positions = cache.values[0].shape[2]
+    seen = (jnp.arange(positions)[None] < position_B[:, None])[:, None, None]
+
+    def step(state: tuple[Array, Array, Cache, Decoded]) -> tuple[Array, Array, Cache, Decoded]:
+        i, token, fresh, decoded = state
+        cos, sin = rope_tables(config, position_B + i)
+        cos, sin = cos[:, None, None], sin[:, None, None]
+        recent = jnp.arange(DECODE_CHUNK) <= i
+        x = weights.embed[token][:, None]
+        keys, values = [], []
+        for n, layer in enumerate(weights.layers):
+            q, k, v = _project(x, layer, config, cos, sin)
+            q = q[:, :, :, 0]
+            k_new = jax.lax.dynamic_update_slice(fresh.keys[n], k.swapaxes(2, 3), (0, 0, 0, i))
+            v_new = jax.lax.dynamic_update_slice(fresh.values[n], v, (0, 0, i, 0))
+            keys.append(k_new)
+            values.append(v_new)
+            mixed = _attend(q, cache.keys[n], cache.values[n], seen, k_new, v_new, recent)
+            x = _finish_layer(x, mixed.reshape(rows, -1, 1, size), layer, config)
+        hidden = rms_norm(x[:, 0], weights.final_norm, config.rms_norm_eps)
+        picked, logprob = _pick(hidden @ weights.unembed_D_V, choice, i)
+        running = ~decoded.stopped_B & (decoded.count_B < choice.limit_B)
+        stops = (picked[:, None] == choice.stop_ids_B_I).any(axis=1)
+        decoded = Decoded(
+            tokens_B_C=jax.lax.dynamic_update_slice(decoded.tokens_B_C, picked[:, None], (0, i)),
+            logprobs_B_C=jax.lax.dynamic_update_slice(decoded.logprobs_B_C, logprob[:, None], (0, i)),
+            count_B=decoded.count_B + running,
+            stopped_B=decoded.stopped_B | (running & stops),
+        )
+        return i + 1, picked, Cache(tuple(keys), tuple(values)), decoded
+
+    def goes_on(state: tuple[Array, Array, Cache, Decoded]) -> Array:
+        i, _, _, decoded = state
+        running: Array = ~decoded.stopped_B & (decoded.count_B < choice.limit_B)
+        return jnp.logical_and(i < steps, running.any())
+
+    layers = range(len(weights.layers))
+    fresh = Cache(
+        tuple(jnp.zeros((rows, groups, size, DECODE_CHUNK)) for _ in layers),
+        tuple(jnp.zeros((rows, groups, DECODE_CHUNK, size)) for _ in layers),
+    )
+    decoded = Decoded(
+        jnp.zeros((rows, DECODE_CHUNK), jnp.int32),
+        jnp.zeros((rows, DECODE_CHUNK)),
+        jnp.zeros(rows, jnp.int32),
+        jnp.zeros(rows, bool),
+    )
+    _, _, fresh, decoded = jax.lax.while_loop(
+        goes_on, step, (jnp.zeros((), jnp.int32), token_B, fresh, decoded)
+    )
+
+    def join(old: Array, new: Array, axis: int) -> Array:
+        def one(old_row: Array, new_row: Array, at: Array) -> Array:
+            return jax.lax.dynamic_update_slice_in_dim(old_row, new_row, at, axis=axis)
+
+        return jax.vmap(one)(old, new, position_B)
+
+    return decoded, Cache(
+        tuple(join(old, new, 2) for old, new in zip(cache.keys, fresh.keys, strict=True)),
+        tuple(join(old, new, 1) for old, new in zip(cache.values, fresh.values, strict=True)),
+    )
+
+
+def _pick(logits_B_V: Array, choice: Choice, i: Array) -> tuple[Array, Array]:
+    """One token a row by inverse CDF, with the log-probability the model gives it at temperature 1."""
+    greedy = choice.temperature_B <= 0
+    scaled = logits_B_V / jnp.where(greedy, 1.0, choice.temperature_B)[:, None]
+    scaled = jax.lax.cond(choice.filtered, _filter, lambda x, _: x, scaled, choice)
+    weight = jnp.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    uniform = jax.lax.dynamic_slice_in_dim(choice.uniform_B_C, i, 1, axis=1)[:, 0]
+    drawn = _inverse_cdf(weight, uniform)
+    token = jnp.where(greedy, jnp.argmax(logits_B_V, axis=-1), drawn).astype(jnp.int32)
+    chosen = jnp.take_along_axis(logits_B_V, token[:, None], axis=1)[:, 0]
+    return token, chosen - jax.nn.logsumexp(logits_B_V, axis=-1)
+
+
+def _inverse_cdf(weight_B_V: Array, uniform_B: Array) -> Array:
+    """The first index whose running sum exceeds `uniform` of the whole: a block, then a place in it."""
+    rows, vocab = weight_B_V.shape
+    padded = jnp.pad(weight_B_V, ((0, 0), (0, -vocab % _CDF_BLOCK)))
+    blocks = padded.reshape(rows, -1, _CDF_BLOCK)
+    block_sum = jnp.cumsum(blocks.sum(axis=-1), axis=-1)
+    target = uniform_B * block_sum[:, -1]
+    # A rounding error at the far end must not point behind the last block or at a token of weight zero.
+    block = jnp.minimum((block_sum <= target[:, None]).sum(axis=-1), block_sum.shape[1] - 1)
+    before = jnp.where(block > 0, jnp.take_along_axis(block_sum, (block - 1)[:, None], axis=1)[:, 0], 0.0)
+    inside = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
+    running = jnp.cumsum(inside, axis=-1)
+    place = (running <= (target - before)[:, None]).sum(axis=-1)
+    last = _CDF_BLOCK - 1 - jnp.argmax((inside > 0)[:, ::-1], axis=-1)
+    return block * _CDF_BLOCK + jnp.minimum(place, last)
+
+
+def _filter(scaled_B_V: Array, choice: Choice) -> Array:
+    """Keeps the top k and the smallest set of top tokens whose probability reaches top p."""
+    ordered = jnp.sort(scaled_B_V, axis=-1)[:, ::-1]
+    vocab = scaled_B_V.shape[1]
+    top_k = choice.top_k_B
+    kept = jnp.where(top_k > 0, jnp.minimum(top_k, vocab), vocab)
+    kth = jnp.take_along_axis(ordered, (kept - 1)[:, None], axis=1)
+    ordered = jnp.where(ordered >= kth, ordered, -jnp.inf)
+    probability = jax.nn.softmax(ordered, axis=-1)
+    before = jnp.cumsum(probability, axis=-1) - probability
+    inside = (before < choice.top_p_B[:, None]).sum(axis=-1)
+    last = jnp.take_along_axis(ordered, jnp.maximum(inside - 1, 0)[:, None], axis=1)
+    return jnp.where(scaled_B_V >= jnp.maximum(kth, last), scaled_B_V, -jnp.inf)

@@ -1,0 +1,48 @@
+"""Keys and values of prompt prefixes already computed with one snapshot, in blocks of fixed length.
+
+A block is found by all tokens up to its end, so prompts that share a head share its blocks, and a prompt
+that extends an earlier one pays for the new part alone. The least recently used blocks go first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+
+import numpy as np
+
+from termrl.engine.decoding import PREFILL_BLOCK, Block
+
+
+class PrefixStore:
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget = budget_bytes
+        self._held = 0
+        self._blocks: OrderedDict[bytes, Block] = OrderedDict()
+
+    def get(self, key: bytes) -> Block | None:
+        block = self._blocks.get(key)
+        if block is not None:
+            self._blocks.move_to_end(key)
+        return block
+
+    def put(self, key: bytes, block: Block) -> None:
+        if key in self._blocks:
+            return
+        self._blocks[key] = block
+        self._held += block.keys.nbytes + block.values.nbytes
+        while self._held > self._budget and len(self._blocks) > 1:
+            _, old = self._blocks.popitem(last=False)
+            self._held -= old.keys.nbytes + old.values.nbytes
+
+
+def block_keys(tokens: np.ndarray) -> list[bytes]:
+    """The key of every block of a prompt, the last of which may be short."""
+    raw = np.ascontiguousarray(tokens, np.int32).tobytes()
+    digest = hashlib.blake2b(digest_size=16)
+    keys = []
+    width = PREFILL_BLOCK * 4
+    for start in range(0, len(raw), width):
+        digest.update(raw[start : start + width])
+        keys.append(digest.digest())
+    return keys
