@@ -91,6 +91,9 @@ class PolicyTerminus2(Terminus2):
         await self._session.start()
 
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        if self.ending is not None:
+            # A task's next step: verifying the last one ended the terminal, so there has to be another.
+            await self.setup(environment)
         self.ending = None
         self._confirmed = False
         self._model_calls = 0

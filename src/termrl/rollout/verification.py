@@ -20,7 +20,13 @@ def protect_verification(trial: Trial) -> None:
     async def make_ready(event: TrialHookEvent) -> None:
         await _make_ready(trial)
 
+    async def give_back(event: TrialHookEvent) -> None:
+        give_back_to_agent = getattr(trial.agent_environment, "end_verification", None)
+        if give_back_to_agent is not None and trial.result.step_results:
+            await give_back_to_agent()
+
     trial.add_hook(TrialEvent.VERIFICATION_START, make_ready)
+    trial.add_hook(TrialEvent.AGENT_START, give_back)
 
 
 async def _make_ready(trial: Trial) -> None:
