@@ -66,6 +66,24 @@ async def test_a_full_context_ends_the_rollout_which_is_verified(bench: Bench, s
     assert all(len(turn.tokens) <= first + 300 for turn in idle.turns)
 
 
+async def test_where_history_is_summarized_the_summaries_are_turns_and_the_work_goes_on(
+    bench: Bench, say: Say, say_hello: list[str]
+) -> None:
+    long = [say("seq 1000000 1000950", duration=0.3)] * 2
+    summary = ["I counted.", "How far?", "To 2500."]
+    rollout = await bench.run(
+        [*long, *summary, *say_hello], enable_summarize=True, max_turns=10, context_limit=18_000
+    )
+    assert (rollout.outcome, rollout.reward) == (Outcome.SOLVED, 1.0)
+    prompts = [bench.tokenizer.decode(turn.prompt) for turn in rollout.turns]
+    assert [turn.stop_reason for turn in rollout.turns] == ["stop"] * 7
+    assert "You are about to hand off your work" in prompts[2]
+    assert "Summary from Previous Agent:**\nI counted." in prompts[3]
+    assert "answer each of them one by one in detail:\n\nHow far?" in prompts[4]
+    assert "Here are the answers the other agent provided.\n\nTo 2500." in prompts[5]
+    assert [segment.turns for segment in segments_of(rollout.turns)] == [3, 1, 1, 2]
+
+
 async def test_a_context_too_small_for_the_first_prompt_is_the_policys_to_bear(
     bench: Bench, say: Say
 ) -> None:
