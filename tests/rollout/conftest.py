@@ -118,6 +118,11 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FileTokenizer:
     return FileTokenizer(directory)
 
 
+@pytest.fixture(scope="session")
+def renderer(tokenizer: FileTokenizer) -> ChatMLRenderer:
+    return ChatMLRenderer(tokenizer)
+
+
 @pytest.fixture
 def bench(tmp_path: Path, tokenizer: FileTokenizer) -> Bench:
     return Bench(tmp_path, tokenizer)
