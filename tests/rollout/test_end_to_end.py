@@ -8,7 +8,7 @@ import pytest
 import tinker
 
 from termrl.engine.llama import LlamaConfig, init_params
-from termrl.engine.process import EngineHandle, start_engine
+from termrl.engine.process import start_engine
 from termrl.engine.weights import save_model
 from termrl.policy.chatml import ChatMLRenderer
 from termrl.policy.sampler import ModelUnavailableError, SamplingRefusedError, TinkerSampler
@@ -39,18 +39,16 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory, tokenizer: FileTokenizer
 
 
 @pytest.fixture
-async def engine(model_dir: Path, tmp_path: Path) -> AsyncIterator[EngineHandle]:
-    async with start_engine(
-        tmp_path / "engine", models=[str(model_dir)], log_path=tmp_path / "engine.log"
-    ) as handle:
-        yield handle
+async def client(model_dir: Path, tmp_path: Path) -> AsyncIterator[tinker.SamplingClient]:
+    state, log = tmp_path / "engine", tmp_path / "engine.log"
+    async with start_engine(state, models=[str(model_dir)], log_path=log) as engine:
+        with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as service:
+            yield await service.create_sampling_client_async(base_model=str(model_dir))
 
 
 async def test_a_rollout_of_the_engines_model_is_token_exact_and_the_same_again(
-    bench: Any, engine: EngineHandle, model_dir: Path, renderer: ChatMLRenderer
+    bench: Any, client: tinker.SamplingClient, renderer: ChatMLRenderer
 ) -> None:
-    service = tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key)
-    client = await service.create_sampling_client_async(base_model=str(model_dir))
     stop = renderer.get_stop_token_ids()
     sampler = TinkerSampler(client, policy_version=0, stop=stop, temperature=1.0)
     settings = {"max_turns": 2, "max_tokens": 24, "context_limit": CONTEXT}
@@ -71,10 +69,8 @@ async def test_a_rollout_of_the_engines_model_is_token_exact_and_the_same_again(
 
 
 async def test_what_the_engine_refuses_is_the_users_to_mend(
-    engine: EngineHandle, model_dir: Path, renderer: ChatMLRenderer
+    client: tinker.SamplingClient, renderer: ChatMLRenderer
 ) -> None:
-    service = tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key)
-    client = await service.create_sampling_client_async(base_model=str(model_dir))
     sampler = TinkerSampler(client, policy_version=0, stop=renderer.get_stop_token_ids())
     with pytest.raises(SamplingRefusedError):
         await sampler.sample([10_000_000], max_tokens=4, seed=0)
