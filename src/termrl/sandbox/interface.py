@@ -7,11 +7,12 @@ the sandbox itself is lost.
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
-
-from harbor.environments.base import BaseEnvironment
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from termrl.sandbox.errors import SandboxLost
+
+if TYPE_CHECKING:  # Harbor is heavy, and the protocol has nothing to do with it
+    from harbor.environments.base import BaseEnvironment
 
 TIMEOUT_EXIT_CODE = 124
 
@@ -38,7 +39,7 @@ class SandboxInterface(Protocol):
         """Run `command` in a shell; exit code 124 where it ran past `timeout` and was ended."""
 
     async def read_file(self, path: str, max_bytes: int | None = None, timeout: int = 60) -> SandboxResult:
-        """The file's text as `stdout`; a non-zero exit code and the reason in `stderr` where it can't be read."""
+        """The file's text as `stdout`; where it can't be read, a non-zero exit code and why in `stderr`."""
 
     async def write_file(
         self, path: str, content: str | bytes, executable: bool = False, timeout: int = 60
@@ -51,7 +52,7 @@ class SandboxInterface(Protocol):
 class HarborSandbox:
     """Serves a started Harbor environment as a `SandboxInterface`."""
 
-    def __init__(self, environment: BaseEnvironment) -> None:
+    def __init__(self, environment: "BaseEnvironment") -> None:
         self.environment = environment
 
     async def send_heartbeat(self) -> None:
@@ -85,8 +86,8 @@ class HarborSandbox:
                 raise
             except (OSError, RuntimeError) as error:
                 return SandboxResult("", str(error), 1)
-            with copy.open("rb") as file:
-                return SandboxResult(file.read(max_bytes or -1).decode(errors="replace"), "", 0)
+            content = copy.read_bytes()[:max_bytes]
+        return SandboxResult(content.decode(errors="replace"), "", 0)
 
     async def write_file(
         self, path: str, content: str | bytes, executable: bool = False, timeout: int = 60

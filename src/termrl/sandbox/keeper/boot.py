@@ -168,6 +168,7 @@ def _mount_layers(plan: BootPlan, root: str, owner: int, layers: int, as_root: b
         if plan["keep_in"] is not None:
             kernel.bind(f"/proc/self/fd/{layers}/{plan['keep_in']}", root, read_only=False)
         else:
+            kernel.bind(root, root, read_only=False)  # only a mount can become the root
             copy_tree(plan["lowers"][0], root)
         os.chown(root, owner, owner)
         return
