@@ -17,7 +17,7 @@ import chz
 import tinker
 
 from termrl.config import EvalConfig, RolloutConfig, TrainConfig
-from termrl.engine.models import resolve_model
+from termrl.engine.catalog import resolve_model
 from termrl.engine.process import start_engine
 from termrl.errors import UserError
 from termrl.evaluate.held_out import evaluate_tasks, rate_of

@@ -1,8 +1,4 @@
-"""Names of models and the directories behind them.
-
-A model is `termrl/tiny`, which ships with the package, or a local directory in Hugging Face's layout:
-config.json, *.safetensors and tokenizer.json. What is missing is said in one sentence before anything loads.
-"""
+"""A base model as the engine holds it: configuration, parameters and tokenizer of one directory."""
 
 from __future__ import annotations
 
@@ -12,10 +8,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from termrl.engine.catalog import resolve_model
 from termrl.engine.llama import LlamaConfig, Params
-from termrl.engine.weights import ModelFilesError, load_model
-
-PACKAGED = {"termrl/tiny": Path(__file__).parent / "tiny"}
+from termrl.engine.weights import load_model
 
 
 @dataclass(frozen=True)
@@ -34,30 +29,6 @@ class BaseModel:
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.from_file(str(self.directory / "tokenizer.json"))
-
-
-def resolve_model(name: str) -> Path:
-    """The absolute directory of a model, complete as far as its list of files shows."""
-    directory = PACKAGED.get(name)
-    if directory is None:
-        directory = Path(name).expanduser().absolute()
-        if not directory.is_dir():
-            known = ", ".join(PACKAGED)
-            raise ModelFilesError(
-                f"There is no model {name!r}: give one of {known}, or the path of a local model directory."
-            )
-    missing = []
-    if not (directory / "config.json").is_file():
-        missing.append("config.json")
-    if not any(directory.glob("*.safetensors")):
-        missing.append("weights (*.safetensors)")
-    if not (directory / "tokenizer.json").is_file():
-        missing.append("a tokenizer (tokenizer.json)")
-    if missing:
-        raise ModelFilesError(
-            f"The model directory {directory} is incomplete: it has no {', no '.join(missing)}."
-        )
-    return directory
 
 
 def load_base_model(name: str) -> BaseModel:

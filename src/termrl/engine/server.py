@@ -27,7 +27,7 @@ from termrl.engine.core import Engine, SampleJob, UnknownModel
 from termrl.engine.futures import Futures, Pending, Result
 from termrl.engine.keys import KEY_PREFIX, new_api_key
 from termrl.engine.listings import Listings
-from termrl.engine.models import resolve_model
+from termrl.engine.catalog import resolve_model
 from termrl.engine.requests import MAX_SAMPLES, read_adam, read_lora, read_sampling, refuse_unsupported
 from termrl.engine.sampler import Answer
 from termrl.engine.trainer import PassResult

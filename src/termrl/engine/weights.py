@@ -16,8 +16,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from termrl.engine.catalog import ModelFilesError
 from termrl.engine.llama import Layers, LlamaConfig, Params
-from termrl.errors import UserError
 
 _MATRICES = {
     "q": "self_attn.q_proj",
@@ -30,10 +30,6 @@ _MATRICES = {
 }
 _NORMS = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 _DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-
-
-class ModelFilesError(UserError):
-    """A model directory is incomplete or its files do not fit each other."""
 
 
 def load_model(directory: Path | str) -> tuple[LlamaConfig, Params]:

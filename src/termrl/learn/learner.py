@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tinker
+from tinker.types import LossFnType
 
 from termrl.config import TrainConfig
 from termrl.policy.sampler import TinkerSampler
@@ -38,7 +39,7 @@ class Learner:
         return cls(client, config, version=checkpoint.step)
 
     async def update(
-        self, minibatches: Sequence[Sequence[tinker.Datum]], loss_fn: tinker.LossFnType, learning_rate: float
+        self, minibatches: Sequence[Sequence[tinker.Datum]], loss_fn: LossFnType, learning_rate: float
     ) -> dict[str, float]:
         """One optimizer update a minibatch, each submitted before the last one returned."""
         pending: list[tuple[Any, Any]] = []
