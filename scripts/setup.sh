@@ -41,7 +41,14 @@ installed() {
     stamped dev requirements-dev.lock || { [ "$kind" = default ] && stamped default requirements.lock; }
 }
 
-has_tmux() { command -v tmux >/dev/null || [ -x .tools/tmux/usr/bin/tmux ]; }
+# A sandbox sees the system's /usr and what is unpacked here, so a tmux elsewhere does not count.
+has_tmux() {
+    [ -x .tools/tmux/usr/bin/tmux ] && return
+    case $(readlink -f "$(command -v tmux || echo none)") in
+        /usr/*) return 0 ;;
+        *) return 1 ;;
+    esac
+}
 
 if installed && has_tmux; then
     exit 0
@@ -121,14 +128,15 @@ watched() {
     return "$status"
 }
 
+# Bytecode is left to be written at first use: most of these packages' modules are never imported.
 install_with_pip() {
     watched "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-deps \
-        --require-hashes --progress-bar off -r "$lock"
+        --require-hashes --no-compile --progress-bar off -r "$lock"
 }
 
 install_with_uv() {
     command -v uv >/dev/null && watched uv pip install --python "$venv/bin/python" --no-deps \
-        --require-hashes --compile-bytecode -r "$lock"
+        --require-hashes -r "$lock"
 }
 
 install_packages() {

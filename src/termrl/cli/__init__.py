@@ -63,9 +63,10 @@ def _command(words: list[str]) -> tuple[str, list[str]]:
         name = " ".join(words[:length])
         if name in COMMANDS:
             return name, words[length:]
-    within = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
-    typed = " ".join(words[: 2 if within else 1])
-    close = difflib.get_close_matches(typed, COMMANDS, n=1) or within
+    group = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
+    typed = " ".join(words[: 2 if group else 1])
+    close = group if typed == words[0] else []
+    close = close or difflib.get_close_matches(typed, COMMANDS, n=1) or group
     hint = f"did you mean {' or '.join(f'`termrl {name}`' for name in close)}?" if close else ""
     raise UserError(f"There is no command `termrl {typed}`: {hint or '`termrl --help` lists them all.'}")
 

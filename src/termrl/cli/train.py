@@ -67,14 +67,16 @@ def run(arguments: list[str]) -> int:
 
 def _resolve(arguments: list[str]) -> "TrainConfig":
     """What was typed, over the stored settings of a run that goes on."""
-    from termrl.learn.resume import settle
     from termrl.settings import build, read_arguments
-    from termrl.store import Run
 
     typed = read_arguments(arguments)
     config = build(typed)
     if config.run_name is None or config.behavior_if_run_exists != "resume" or not _run_path(config).is_dir():
         return config
+
+    from termrl.learn.resume import settle
+    from termrl.store import Run
+
     with Run.open(_run_path(config)) as run:
         return settle(run.settings, typed)
 

@@ -59,7 +59,7 @@ class LineConsole:
 
     def _finish_phase(self) -> None:
         if self._board.name:
-            self._print(f"{self._status()} · done in {show_seconds(self._board.phase_seconds)}")
+            self._print(f"{self._status()} · after {show_seconds(self._board.phase_seconds)}")
 
     def _tick(self, line_every: float) -> None:
         while not self._closed.wait(line_every):

@@ -38,7 +38,6 @@ class LiveConsole:
         self._board.notes.append(text)
 
     def close(self) -> None:
-        self._board.phase("", None)
         self._board.notes.clear()
         self._live.stop()
 
