@@ -9,6 +9,7 @@ from termrl.errors import UserError
 from termrl.policy.sampler import ModelUnavailableError, SampledAnswer, SamplingRefusedError
 from termrl.policy.transcript import segments_of
 from termrl.rollout.outcome import Outcome
+from termrl.rollout.pool import RolloutPool
 
 Bench = Any
 Say = Callable[..., str]
@@ -199,6 +200,7 @@ class BrokenSampler:
     def __init__(self, good: Any, error: Exception | None) -> None:
         self._good = good
         self._error = error
+        self.waiting = asyncio.Event()
 
     def for_attempt(self) -> "BrokenSampler":
         return self
@@ -209,6 +211,7 @@ class BrokenSampler:
             answer: SampledAnswer = await good.sample(prompt, max_tokens, seed)
             return answer
         if self._error is None:
+            self.waiting.set()
             await asyncio.sleep(3600)
         raise self._error or AssertionError
 
@@ -252,6 +255,21 @@ async def test_an_environment_that_does_not_build_is_the_builds_failure(
     assert "RUN ended with 1" in rollout.detail
 
 
+async def test_a_cancelled_rollout_ends_at_once_and_leaves_nothing(bench: Bench, say: Say) -> None:
+    sampler = BrokenSampler(bench.script([say("touch /app/started", duration=0)]), None)
+    pool = RolloutPool(bench.runner(), concurrency=1)
+    running = asyncio.create_task(pool.run(bench.task, sampler, seed=0))
+    async with asyncio.timeout(60):
+        await sampler.waiting.wait()
+    assert pool.in_flight == 1
+    running.cancel()
+    async with asyncio.timeout(30):
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert pool.in_flight == 0
+    assert bench.trial_dirs() == []
+
+
 async def test_an_unknown_kind_of_sandbox_is_refused_before_anything_runs(bench: Bench) -> None:
     with pytest.raises(UserError, match="no sandbox of type 'spaceship'"):
         bench.runner(environment="spaceship")
@@ -266,6 +284,18 @@ async def test_trial_directories_are_kept_as_asked(bench: Bench, say: Say, say_h
     assert [str(path) for path in bench.trial_dirs()] == [failed.trial_dir]
     await bench.run(say_hello, keep_trials="all")
     assert len(bench.trial_dirs()) == 2
+
+
+async def test_tests_that_read_what_the_agent_logged_find_it_though_nothing_is_kept(
+    bench: Bench, say_hello: list[str]
+) -> None:
+    test = (
+        '#!/bin/bash\ngrep -c \'"source": "agent"\' /logs/agent/trajectory.json > /logs/verifier/reward.txt\n'
+    )
+    task = bench.write_task("logs", {"tests/test.sh": test})
+    rollout = await bench.run(say_hello, task, keep_trials="none")
+    assert rollout.reward == 2.0
+    assert bench.trial_dirs() == []
 
 
 async def test_a_kept_trial_has_its_trajectory_once_and_no_token_ids(bench: Bench, say: Say) -> None:

@@ -4,6 +4,7 @@ Whatever goes wrong inside a trial becomes the rollout's outcome; only what woul
 rollout too (`UserError`) and cancellation come out as exceptions.
 """
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from termrl.policy.sampler import Sampler
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.record import Rollout, Timings
 from termrl.rollout.settings import AGENT, LOCAL_ENVIRONMENT, RolloutSettings
+from termrl.rollout.trial import create_trial, tests_read_agent_logs
 from termrl.rollout.verdict import Verdict, judge, timings_of
 from termrl.rollout.verification import protect_verification
 
@@ -50,7 +52,7 @@ class RolloutRunner:
         """One attempt, whatever its outcome; raises `UserError` when no other attempt could do better."""
         model = PolicyModel(sampler.for_attempt(), self._renderer, self._budget, seed)
         try:
-            trial = await Trial.create(self._trial_config(task))
+            trial = await create_trial(self._trial_config(task), keep=self._settings.keep_trials != "none")
         except UserError:
             raise
         except Exception as error:
@@ -63,13 +65,14 @@ class RolloutRunner:
             return rollout
         finally:
             if not kept:
-                shutil.rmtree(trial.paths.trial_dir, ignore_errors=True)
+                await asyncio.to_thread(shutil.rmtree, trial.paths.trial_dir, ignore_errors=True)
 
     async def _run_trial(self, task: Task, trial: Trial, model: PolicyModel) -> Rollout:
         agent = trial.agent
         if not isinstance(agent, PolicyTerminus2):
             raise TypeError(f"a rollout's agent must be PolicyTerminus2, not {type(agent).__name__}")
-        agent.attach(model, write_trajectory=self._settings.keep_trials != "none")
+        reads_logs = tests_read_agent_logs(task.task_dir / "tests")
+        agent.attach(model, write_trajectory=self._settings.keep_trials != "none" or reads_logs)
         protect_verification(trial)
         try:
             result: TrialResult = await trial.run()
