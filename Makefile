@@ -29,7 +29,7 @@ unit: setup-dev  ## pytest
 	@.venv/bin/pytest
 
 bench: setup  ## the quick start over five seeds and its controls, as a table (about an hour and a half)
-	@.venv/bin/python bench/quickstart.py
+	@.venv/bin/python bench/quickstart.py --controls
 
 docs: setup  ## write docs/settings.md from the settings themselves
 	@.venv/bin/python -m termrl.settings.table > docs/settings.md

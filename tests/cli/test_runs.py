@@ -9,7 +9,7 @@ from termrl.cli import main
 from termrl.config import TrainConfig
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.record import Rollout, Timings
-from termrl.settings import to_dict
+from termrl.settings import from_dict, to_dict
 from termrl.store import Place, Run
 
 
@@ -66,3 +66,13 @@ def test_runs_show_prints_the_table_and_the_same_figures_as_json(
     assert "warm-up 1:01" in text
     assert str(path / "learning_curve.png") in text.replace("\n", "")
     assert text.count("termrl ") >= 3
+
+
+def test_runs_show_prints_the_settings_a_run_was_made_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path, "first")
+    assert main(["runs", "show", "first", f"run_root={tmp_path}", "--json", "--settings"]) == 0
+    assert from_dict(json.loads(capsys.readouterr().out)["settings"]) == TrainConfig(run_name="first")
+    assert main(["runs", "show", "first", f"run_root={tmp_path}", "--settings"]) == 0
+    assert "warmup.enabled=false\n" in capsys.readouterr().out

@@ -10,29 +10,38 @@ from termrl.cli.runs_list import DEFAULT_ROOT
 def help_text() -> str:
     return "\n".join(
         [
-            "usage: termrl runs show RUN [run_root=DIR] [--json]",
+            "usage: termrl runs show RUN [run_root=DIR] [--settings] [--json]",
             "",
             "Shows held-out solve rates, time per phase and tokens of a run: its name, the beginning of it,",
             f"its path, or `last`. run_root is {DEFAULT_ROOT} unless given.",
+            "--settings also shows the settings it was made with.",
         ]
     )
 
 
 def run(arguments: list[str]) -> int:
-    given = parse(arguments, words=["RUN"], options=["run_root"], flags=["json"])
+    given = parse(arguments, words=["RUN"], options=["run_root"], flags=["json", "settings"])
     if not given.words:
         raise UsageError("Name the run to show: `termrl runs show last`, or one of `termrl runs list`.")
     root = Path(given.options.get("run_root", DEFAULT_ROOT)).expanduser()
 
     from termrl.cli.summary import summary_of
-    from termrl.store import find_run
+    from termrl.settings import flatten
+    from termrl.settings.values import show_value
+    from termrl.store import Run, find_run
 
-    summary = summary_of(find_run(given.words[0], root))
+    path = find_run(given.words[0], root)
+    summary = summary_of(path)
+    if "settings" in given.flags:
+        with Run.open(path) as opened:
+            summary["settings"] = opened.settings
     if "json" in given.flags:
         print(json.dumps(summary, indent=1))
         return 0
 
     from termrl.observe.table import print_summary
 
+    for name, value in flatten(summary.get("settings", {})).items():
+        print(f"{name}={show_value(value)}")
     print_summary(summary)
     return 0

@@ -14,8 +14,8 @@ def show_value(value: Any) -> str:
             return "none"
         case bool():
             return str(value).lower()
-        case tuple():
-            return ",".join(value)
+        case tuple() | list():
+            return ",".join(map(str, value))
         case _:
             return str(value)
 
