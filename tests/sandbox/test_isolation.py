@@ -49,6 +49,12 @@ async def test_the_hosts_variables_are_not_there(
         assert names <= {"HOME", "HOSTNAME", "LANG", "PATH", "PWD", "SHLVL", "TMUX_TMPDIR", "_", "OLDPWD"}
 
 
+async def test_no_descriptor_of_the_hosts_is_handed_in(sandbox: LocalEnvironment) -> None:
+    result = await sandbox.exec("sleep 20 & sleep 0.1; readlink /proc/$!/fd/*")
+    kinds = [line.partition(":")[0] for line in (result.stdout or "").splitlines()]
+    assert kinds == ["/dev/null", "pipe", "pipe"]
+
+
 async def test_the_hosts_processes_are_not_there(sandbox: LocalEnvironment) -> None:
     result = await sandbox.exec(f"cat /proc/[0-9]*/comm; kill -0 {os.getpid()}")
     assert set((result.stdout or "").split()) <= {"sleep", "bash", "cat"}

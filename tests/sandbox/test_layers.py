@@ -39,6 +39,18 @@ async def test_a_dockerfile_is_built_once_and_every_sandbox_starts_from_it(
     assert not list((tmp_path / "layers").glob(".building-*"))
 
 
+async def test_a_forced_build_is_new_and_the_sandboxes_own(make_sandbox, tmp_path: Path) -> None:
+    layers = tmp_path / "layers"
+    sandboxes = [make_sandbox(DOCKERFILE, {"data/file.txt": "x"}, layers_dir=str(layers)) for _ in range(3)]
+    for sandbox, force in zip(sandboxes, (False, True, False), strict=True):
+        await sandbox.start(force_build=force)
+    first, forced, third = [(await sandbox.exec("cat once")).stdout for sandbox in sandboxes]
+    assert first == third != forced
+    for sandbox in sandboxes:
+        await sandbox.stop(delete=True)
+    assert not list(layers.glob(".building-*"))
+
+
 async def test_other_content_is_another_layer(make_sandbox) -> None:
     results = []
     for text in ("one", "two"):

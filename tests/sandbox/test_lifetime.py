@@ -79,6 +79,14 @@ async def test_a_lost_keeper_is_said_and_the_next_sandbox_gets_a_new_one(make_sa
     assert (await second.exec("echo well")).stdout == "well\n"
 
 
+async def test_sandboxes_that_start_together_share_one_keeper(make_sandbox) -> None:
+    sandboxes = [make_sandbox() for _ in range(8)]
+    await asyncio.gather(*(sandbox.start(force_build=False) for sandbox in sandboxes))
+    own = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    keepers = [pid for pid in own if b"keeper.server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert keepers == [str((await KeeperClient.of_this_loop()).pid)]
+
+
 async def test_a_sandbox_whose_first_process_dies_is_lost_and_the_others_go_on(make_sandbox) -> None:
     first, second = make_sandbox(), make_sandbox()
     await first.start(force_build=False)

@@ -1,6 +1,7 @@
 """Commands, limits and files of a running sandbox."""
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -86,6 +87,20 @@ async def test_a_service_left_in_the_background_neither_holds_the_call_nor_dies(
     assert "started\n" in result.stdout
     await asyncio.sleep(0.3)
     assert (await sandbox.exec("rm /tmp/alive; sleep 1; ls /tmp/alive")).return_code == 0
+
+
+async def test_a_command_runs_as_the_user_it_is_asked_for(sandbox: LocalEnvironment) -> None:
+    look = "id -un; echo $HOME; cd; touch mine && stat -c %U mine; cat /etc/shadow"
+    assert (await sandbox.exec("id -un", user="root")).stdout == "root\n"
+    assert (await sandbox.exec("true", user="stranger")).return_code == 126
+    result = await sandbox.exec(look, user="user")
+    if os.getuid() == 0:
+        assert result.stdout == "user\n/home/user\nuser\n"
+        assert "Permission denied" in (result.stderr or "")
+        assert (await sandbox.exec("id -u", user=1000)).stdout == "1000\n"
+    else:
+        # Only one id of the host's is an ordinary user's to give away.
+        assert result.return_code == 126
 
 
 async def test_two_calls_run_side_by_side(sandbox: LocalEnvironment) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path, PurePosixPath
 
+import pytest
 from harbor.agents.terminus_2.tmux_session import TmuxSession
 
 from termrl.sandbox.local import LocalEnvironment
@@ -84,10 +85,23 @@ async def test_links_in_place_of_the_verifiers_directories_are_replaced(sandbox:
     assert result.stdout == "0.5\n/app\n/app/logs\nreal\n"
 
 
-async def test_a_process_the_agent_left_cannot_write_the_reward(sandbox, tmp_path: Path) -> None:
+FORGERIES = {
+    "writing": "mkdir -p /logs/verifier /tests",
+    # Removing a directory takes away what another namespace has mounted on it.
+    "removing": "rm -rf /logs/verifier /tests; mkdir -p /logs/verifier /tests",
+    "moving": "mv /logs /app/logs.$i; mv /tests /app/tests.$i; mkdir -p /logs/verifier /tests",
+    "linking": "rm -rf /logs /tests; mkdir -p /app/f/verifier; ln -sfn /app/f /logs; ln -sfn /app /tests",
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+async def test_a_process_the_agent_left_cannot_write_the_reward(
+    sandbox, tmp_path: Path, forgery: str
+) -> None:
     await sandbox.exec(
-        "setsid sh -c 'while true; do mkdir -p /logs/verifier /tests; echo 1 > /logs/verifier/reward.txt;"
-        " echo forged > /tests/test.sh; sleep 0.01; done' > /dev/null 2>&1 &"
+        f"setsid sh -c 'i=0; while true; do i=$((i+1)); {FORGERIES[forgery]};"
+        " echo 1 > /logs/verifier/reward.txt; echo forged > /tests/test.sh; sleep 0.01; done'"
+        " > /dev/null 2>&1 & sleep 0.1"
     )
     await sandbox.prepare_verification()
     (tmp_path / "tests").mkdir()

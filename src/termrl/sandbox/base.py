@@ -136,6 +136,8 @@ def write_base(root: Path, owner: int, tmux: Tmux | None) -> None:
     for name in _LOGS:
         (root / name).chmod(0o777)
     (root / "root").chmod(0o700)
+    if owner != 0 and os.geteuid() == 0:  # elsewhere only root inside has an id at all
+        os.chown(root / "home/user", owner + 1000, owner + 1000)
 
 
 def _borrowed() -> Iterator[Path]:

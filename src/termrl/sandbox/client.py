@@ -43,6 +43,10 @@ class KeeperClient(asyncio.Protocol):
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the keeper)
         self._process: subprocess.Popen[bytes] | None = None
         self._findings: HostFindings | None = None
+        self._ended = False
+        # Held while a layer is built, so that this loop builds each one once.
+        self.builds: dict[str, asyncio.Lock] = {}
+        self._started = self._loop.create_task(self._start())
 
     @classmethod
     async def of_this_loop(cls) -> "KeeperClient":
@@ -51,9 +55,10 @@ class KeeperClient(asyncio.Protocol):
             _keepers.pop(loop).close()
         loop = asyncio.get_running_loop()
         keeper = _keepers.get(loop)
-        if keeper is None or keeper._transport is None or keeper._transport.is_closing():
+        if keeper is None or keeper._ended:
             keeper = _keepers[loop] = cls()
-            await keeper._start()
+        # Everyone who came while it was starting waits for the one start.
+        await asyncio.shield(keeper._started)
         return keeper
 
     async def _start(self) -> None:
@@ -84,7 +89,7 @@ class KeeperClient(asyncio.Protocol):
 
     async def ask(self, operation: str, **fields: Any) -> dict[str, Any]:
         """Have one thing done and return the answer."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._ended:
             raise SandboxLost(self._why_it_ended())
         number = next(self._numbers)
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
@@ -93,8 +98,8 @@ class KeeperClient(asyncio.Protocol):
         try:
             reply = await answer
         except asyncio.CancelledError:
-            if operation == "exec" and not self._transport.is_closing():
-                self._transport.write(encode({"id": 0, "op": "kill", "command": number}))
+            if not self._ended:
+                self._transport.write(encode({"id": 0, "op": "cancel", "cancelled": number}))
             raise
         finally:
             self._waiting.pop(number, None)
@@ -106,6 +111,7 @@ class KeeperClient(asyncio.Protocol):
 
     def close(self) -> None:
         """End the keeper, and with it every sandbox it has."""
+        self._ended = True
         if self._transport is not None and not self._loop.is_closed():
             self._transport.abort()
         if self._process is not None:
@@ -120,6 +126,7 @@ class KeeperClient(asyncio.Protocol):
                 answer.set_result(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(SandboxLost(self._why_it_ended()))

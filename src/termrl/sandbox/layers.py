@@ -66,11 +66,16 @@ class LayerStore:
             return [base]
         return [f"{layer}/upper", base] if self.overlay else [f"{layer}/root"]
 
+    def new_directory(self) -> Path:
+        """A directory that is this process's alone, and is swept up by others if it dies."""
+        directory = self.root / f"{_UNFINISHED}{_identity()}-{uuid.uuid4().hex[:8]}"
+        directory.mkdir(parents=True)
+        return directory
+
     @contextlib.contextmanager
     def building(self, name: str) -> Iterator[Path]:
         """A new directory that becomes the layer `name` when the block ends well."""
-        directory = self.root / f"{_UNFINISHED}{_identity()}-{uuid.uuid4().hex[:8]}"
-        directory.mkdir(mode=0o755)
+        directory = self.new_directory()
         try:
             yield directory
             with contextlib.suppress(OSError):  # another process was first; its layer is as good

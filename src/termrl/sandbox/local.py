@@ -19,7 +19,7 @@ from termrl.sandbox.client import KeeperClient
 from termrl.sandbox.dockerfile import HOST_IMAGE, WAYS_OUT, Copy, Recipe, read_dockerfile
 from termrl.sandbox.errors import CommandTimeout, SandboxLost, SandboxUnavailable, UnsupportedEnvironment
 from termrl.sandbox.keeper.messages import Bind, BootPlan, CommandPlan
-from termrl.sandbox.layers import LayerStore, default_layers_dir
+from termrl.sandbox.layers import LayerStore, default_layers_dir, remove_tree
 from termrl.sandbox.preflight import explain, require_local
 from termrl.sandbox.tmux import find_tmux
 
@@ -34,7 +34,6 @@ _DEFAULT_STORAGE_MB = 2048
 _DEFAULT_PIDS = 1024
 _numbers = itertools.count(1)
 _stores: dict[tuple[Path, int, bool], LayerStore] = {}
-_builds: dict[str, asyncio.Lock] = {}
 
 
 class LocalEnvironment(BaseEnvironment):
@@ -52,6 +51,7 @@ class LocalEnvironment(BaseEnvironment):
         self._pids_limit = pids_limit
         self._overlay = overlay
         self._keeper: KeeperClient | None = None
+        self._own_layer: Path | None = None
         super().__init__(*args, **kwargs)
         self._name = f"{self.session_id}-{next(_numbers)}"
 
@@ -136,6 +136,8 @@ class LocalEnvironment(BaseEnvironment):
         except SandboxLost:
             self.logger.debug("The keeper of %s was gone before it was stopped.", self._name)
         self._keeper = None
+        if self._own_layer is not None:
+            remove_tree(self._own_layer)
 
     async def exec(
         self,
@@ -244,12 +246,15 @@ class LocalEnvironment(BaseEnvironment):
     async def _build(self, store: LayerStore, base: str, force: bool) -> str:
         """The layer that the recipe's steps make, from the cache if it is there."""
         layer = self._recipe.key(base, str(store.owner), str(store.overlay))
-        async with _builds.setdefault(f"{store.root}/{layer}", asyncio.Lock()):
-            if store.has(layer) and not force:
-                return layer
-            with store.building(layer) as directory:
-                await self._run_steps(store, base, directory)
-                store.finish(directory)
+        if force:
+            # Built anew for this sandbox alone: others may be standing on the one in the cache.
+            self._own_layer = store.new_directory()
+            await self._run_steps(store, base, self._own_layer)
+            return self._own_layer.name
+        async with self._running().builds.setdefault(f"{store.root}/{layer}", asyncio.Lock()):
+            if not store.has(layer):
+                with store.building(layer) as directory:
+                    await self._run_steps(store, base, directory)
         return layer
 
     async def _run_steps(self, store: LayerStore, base: str, directory: Path) -> None:
@@ -274,6 +279,7 @@ class LocalEnvironment(BaseEnvironment):
                     )
         finally:
             await keeper.ask("stop", name=builder)
+        store.finish(directory)
 
 
 def _is_log_directory(target: str) -> bool:

@@ -33,7 +33,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY = 1
-_SYS_MOUNT_SETATTR = 442
+_AT_EMPTY_PATH_FROM = 4
+_OPEN_TREE_CLONE = 1
+# The same on every architecture.
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_MOUNT_SETATTR = 428, 429, 442
 _CALL_NUMBERS = {"x86_64": {"clone": 56, "pivot_root": 155}, "aarch64": {"clone": 220, "pivot_root": 41}}
 
 # What a process inside may hold; the usual set of a container, without making device nodes.
@@ -104,6 +107,24 @@ def bind(source: str, target: str, *, read_only: bool) -> None:
         # Before Linux 5.12: remount, keeping the flags the host's mount is locked to.
         kept = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
         mount("", target, "", MS_BIND | MS_REMOUNT | MS_RDONLY | kept)
+
+
+def take_tree(path: str) -> int:
+    """A copy of what is mounted at and below `path`, attached nowhere yet."""
+    return _checked(
+        _libc.syscall(
+            _SYS_OPEN_TREE, _AT_FDCWD, path.encode(), _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
+        ),
+        f"open_tree of {path}",
+    )
+
+
+def attach_tree(tree: int, target: str) -> None:
+    _checked(
+        _libc.syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, target.encode(), _AT_EMPTY_PATH_FROM),
+        f"move_mount to {target}",
+    )
+    os.close(tree)
 
 
 def change_root(new_root: str) -> None:

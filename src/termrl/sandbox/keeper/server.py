@@ -3,6 +3,7 @@
 It ends when the client's process does, however that ended, and the sandboxes end with it.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -12,12 +13,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import kernel, terminal, transfer
+from . import kernel, transfer
 from .boot import boot, namespaces, privileged, root_id, write_id_maps
 from .commands import Command, Job, exit_code, start
 from .inside import NoSuchSandbox, Sandbox, spawn, spawn_on_host
 from .messages import BootPlan, decode, encode
 from .probe import probe
+from .terminal import end_terminal
+from .view import open_view
 
 _RECEIVE = 1 << 16
 
@@ -31,6 +34,7 @@ class Keeper:
         self._as_root = privileged()
         self._sandboxes: dict[str, Sandbox] = {}
         self._commands: dict[int, Command] = {}
+        self._jobs: dict[int, Job] = {}
         self._stopping: dict[str, int] = {}
         self._booting: dict[str, Sandbox] = {}
         self._watch(client.fileno(), self._receive)
@@ -163,9 +167,12 @@ class Keeper:
             self._watch(stream, lambda stream=stream: self._on_output(command, stream))  # type: ignore[misc]
         self._watch(command.pidfd, lambda: self._on_exit(command))
 
-    def _do_kill(self, request: int, command: int) -> None:
-        if command in self._commands:
-            self._commands[command].end()
+    def _do_cancel(self, request: int, cancelled: int) -> None:
+        if cancelled in self._commands:
+            self._commands[cancelled].end()
+        if cancelled in self._jobs:
+            for pid in self._jobs[cancelled].pids:
+                os.kill(pid, signal.SIGKILL)
 
     def _on_output(self, command: Command, stream: int) -> None:
         if not command.read(stream):
@@ -260,6 +267,7 @@ class Keeper:
         self._work(Job(request, {inner, outer}, errors))
 
     def _work(self, job: Job) -> None:
+        self._jobs[job.request] = job
         for pid in job.pids:
             pidfd = os.pidfd_open(pid)
             self._watch(pidfd, lambda pid=pid, pidfd=pidfd: self._on_worker_exit(job, pid, pidfd))  # type: ignore[misc]
@@ -270,6 +278,7 @@ class Keeper:
         job.pids.remove(pid)
         if job.pids:
             return
+        del self._jobs[job.request]
         complaint = job.complaint()
         if job.failed:
             self._answer(job.request, error=complaint or "it was killed")
@@ -288,10 +297,8 @@ class Keeper:
         def body() -> None:
             os.dup2(complaints, 2)
             here.close()
-            terminal.end_terminal()
-            terminal.make_private_directories(owner)
-            view = os.open("/proc/self/ns/mnt", os.O_RDONLY)
-            socket.send_fds(there, [b"v"], [view])
+            end_terminal()
+            socket.send_fds(there, [b"v"], [open_view(owner)])
 
         try:
             worker = spawn(sandbox, body, keep_rights=True)
@@ -323,7 +330,12 @@ _FILE_ENDS: dict[bool, tuple[Any, Any]] = {
 
 
 def main() -> None:
+    # It was inherited to get here; what runs in a sandbox must not inherit it in turn.
+    os.set_inheritable(int(sys.argv[1]), False)
     client = socket.socket(fileno=int(sys.argv[1]))
     parent = int(sys.argv[2])
+    # When memory runs out it is a sandbox that has to give way, not the training process.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as setting:
+        setting.write("300")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Keeper(client, parent).run()

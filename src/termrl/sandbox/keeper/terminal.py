@@ -1,4 +1,4 @@
-"""Ends the agent's terminal and gives the verifier directories of its own. Runs inside the sandbox.
+"""Ends the agent's terminal, from inside the sandbox.
 
 The tmux server, the shells of its panes and what runs in their foreground are ended. What the agent
 detached (nohup, disown, setsid) lives on: a task may be graded on it.
@@ -6,14 +6,10 @@ detached (nohup, disown, setsid) lives on: a task may be graded on it.
 
 import contextlib
 import os
-import shutil
 import signal
 import time
 from dataclasses import dataclass
 
-from . import kernel
-
-PRIVATE_DIRECTORIES = ("/logs/verifier", "/tests")
 _GRACE_SECONDS = 0.2
 
 
@@ -69,33 +65,6 @@ def end_terminal() -> None:
         time.sleep(0.005)
     for pid in ours & {process.pid for process in processes()}:
         _kill(pid)
-
-
-def make_private_directories(owner: int) -> None:
-    """In a mount namespace of the verifier's own: what the agent left there is out of its sight."""
-    os.unshare(kernel.NEW_MOUNT)
-    for path in PRIVATE_DIRECTORIES:
-        for part in (os.path.dirname(path), path):
-            if part != "/":
-                _make_real_directory(part, owner)
-        for name in os.listdir(path):
-            _remove(os.path.join(path, name))
-        kernel.mount("tmpfs", path, "tmpfs", kernel.MS_NODEV, f"mode=755,uid={owner},gid={owner},size=1g")
-        os.chmod(path, 0o755)
-
-
-def _make_real_directory(path: str, owner: int) -> None:
-    if os.path.islink(path) or not os.path.isdir(path):
-        _remove(path)
-        os.mkdir(path, 0o755)
-        os.chown(path, owner, owner)
-
-
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
-    elif os.path.lexists(path):
-        os.unlink(path)
 
 
 def _kill(pid: int) -> None:

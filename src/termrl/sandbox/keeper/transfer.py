@@ -104,7 +104,8 @@ def _add(archive: tarfile.TarFile, path: str, name: str) -> None:
         if not member.isreg():
             archive.addfile(member)
             return
-        with open(path, "rb") as file:
+        # It may have been swapped for a link or a pipe since we looked: neither followed nor waited for.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             archive.addfile(member, _Padded(file, member.size))
 
 
