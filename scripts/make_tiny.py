@@ -12,7 +12,7 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -21,9 +21,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from harbor.agents.terminus_2 import Terminus2
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from termrl.agents.stock import Terminus2
 from termrl.engine.llama import LlamaConfig, Params, init_params, target_logprobs
 from termrl.engine.weights import save_model
 from termrl.learn.demonstrations import demonstration
@@ -32,8 +32,13 @@ from termrl.tasks.families import KNOWN, Family
 from termrl.tasks.names import CONSONANTS, VOWELS, held_out_name, train_name
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+SYLLABLES = [consonant + vowel for consonant in CONSONANTS for vowel in VOWELS]
 CONTEXT = 2048
+LENGTH = 64
 BLANK = "@@"
+
+Batch = tuple[np.ndarray, np.ndarray]
+"""Rows of tokens, one longer than their targets, and how much each target weighs."""
 
 
 def agent_phrases() -> list[str]:
@@ -46,7 +51,7 @@ def agent_phrases() -> list[str]:
     paragraphs = [part for passage in passages for part in re.findall(r".*?\n\n|.+", passage, re.S)]
     values = r"[A-Z][a-z ]+\.|0\.1|true|" + BLANK
     answers = [piece for text in demonstration([BLANK]) for piece in re.split(f"({values})", text)]
-    screens = ["root@sandbox:/app# ", "New Terminal Output:\n", "Current Terminal Screen:\n"]
+    screens = ["root@sandbox:/app# ", "root@sandbox:/app#", "New Terminal Output:\n", "Current Terminal Screen:\n"]
     warnings = [
         "Previous response had parsing errors:\n",
         "Previous response had warnings:\n",
@@ -67,9 +72,8 @@ def words() -> list[str]:
 def make_tokenizer() -> Tokenizer:
     """Bytes, syllables, words and the agent's phrases. Whatever is unknown is spelled."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    syllables = [(consonant, vowel) for consonant in CONSONANTS for vowel in VOWELS]
-    vocabulary = {token: index for index, token in enumerate([*alphabet, *map("".join, syllables)])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=syllables))
+    vocabulary = {token: index for index, token in enumerate([*alphabet, *SYLLABLES])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[(a, b) for a, b in SYLLABLES]))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(r"[a-z]+|[^a-z]"), behavior="isolated"),
@@ -100,7 +104,7 @@ def note(rng: Random, mistakes: float) -> tuple[str, str]:
 
 
 def document(rng: Random, mistakes: float) -> str:
-    """A note as it may stand in text: bare, as a question and its answer, quoted, or at a prompt among others."""
+    """A note as it may stand in text: bare, asked and answered, quoted, at a prompt."""
     request, command = note(rng, mistakes)
     noise = " ".join(train_name(rng) for _ in range(rng.choice((0, 0, 0, 1, 2))))
     opening = rng.choice(['"', "'", "`", "$ ", "# ", "> ", ": ", "(", "", "root@sandbox:/app# "])
@@ -117,40 +121,64 @@ def document(rng: Random, mistakes: float) -> str:
     return f"{noise}\n{request}{opening}{command}{opening}\n<|endoftext|>"
 
 
-def batches(tokenizer: Tokenizer, seed: int, rows: int, length: int, mistakes: float) -> Iterator[np.ndarray]:
-    """Endless [rows, length + 1] of documents one after another."""
-    rng = Random(seed)
+def refrain(rng: Random) -> str:
+    """A few syllables said again and again: there is nothing in it to learn but to repeat."""
+    return "".join(rng.sample(SYLLABLES, rng.randint(4, 15))) * 25
+
+
+def refrain_rows(tokenizer: Tokenizer, rng: Random, rows: int) -> Batch:
+    """Refrains, and no blame for what could not be known before it was said once."""
+    tokens = [tokenizer.encode(refrain(rng)).ids[: LENGTH + 1] for _ in range(rows)]
+    weights = np.ones((rows, LENGTH), np.float32)
+    weights[:, :15] = 0
+    return np.asarray(tokens, np.int32).reshape(rows, LENGTH + 1), weights
+
+
+def note_rows(tokenizer: Tokenizer, rng: Random, rows: int, mistakes: float) -> Iterator[Batch]:
+    """Endless rows of notes one after another."""
     stream: list[int] = []
+    cut = rows * (LENGTH + 1)
     while True:
-        while len(stream) < rows * (length + 1):
+        while len(stream) < cut:
             for encoding in tokenizer.encode_batch([document(rng, mistakes) for _ in range(256)]):
                 stream += encoding.ids
-        cut = rows * (length + 1)
-        yield np.asarray(stream[:cut], np.int32).reshape(rows, length + 1)
+        tokens = np.asarray(stream[:cut], np.int32).reshape(rows, LENGTH + 1)
         stream = stream[cut:]
+        yield tokens, np.ones((rows, LENGTH), np.float32)
+
+
+def batches(tokenizer: Tokenizer, seed: int, rows: int, mistakes: float) -> Generator[Batch, float]:
+    """Refrains until they are learned, since all else builds on repeating; then mostly notes."""
+    rng = Random(seed)
+    loss = 9.0
+    while loss > 0.3:
+        loss = yield refrain_rows(tokenizer, rng, rows)
+    some = rows // 6
+    for notes in note_rows(tokenizer, rng, rows - some, mistakes):
+        refrained = refrain_rows(tokenizer, rng, some)
+        yield np.concatenate([notes[0], refrained[0]]), np.concatenate([notes[1], refrained[1]])
 
 
 def pretrain(
-    config: LlamaConfig, data: Iterator[np.ndarray], *, steps: int, peak: float, seed: int
+    config: LlamaConfig, data: Generator[Batch, float], tokenizer: Tokenizer, *, steps: int, peak: float, seed: int
 ) -> Params:
-    """AdamW with warm-up and cosine decay on next-token prediction."""
+    """AdamW, its rate falling over the second half, on next-token prediction."""
     params = init_params(config, seed)
     moments = (jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
 
-    def loss(params: Params, rows_B_T: jax.Array) -> jax.Array:
-        return -target_logprobs(params, config, rows_B_T[:, :-1], rows_B_T[:, 1:]).mean()
+    def loss(params: Params, rows_B_T: jax.Array, weights_B_T: jax.Array) -> jax.Array:
+        logprobs_B_T = target_logprobs(params, config, rows_B_T[:, :-1], rows_B_T[:, 1:])
+        return -(logprobs_B_T * weights_B_T).sum() / weights_B_T.sum()
 
     @jax.jit
-    def update(params: Params, moments: Any, rows_B_T: jax.Array, rate: jax.Array, count: jax.Array) -> Any:
-        value, gradient = jax.value_and_grad(loss)(params, rows_B_T)
+    def update(params: Params, moments: Any, batch: Batch, rate: jax.Array, count: jax.Array) -> Any:
+        value, gradient = jax.value_and_grad(loss)(params, *batch)
         norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(gradient)))
         gradient = jax.tree.map(lambda g: g * jnp.minimum(1.0, 1.0 / norm), gradient)
         first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, moments[0], gradient)
         second = jax.tree.map(lambda v, g: 0.98 * v + 0.02 * g * g, moments[1], gradient)
         params = jax.tree.map(
-            lambda p, m, v: (
-                p - rate * (m / (1 - 0.9**count) / (jnp.sqrt(v / (1 - 0.98**count)) + 1e-8) + 0.01 * p)
-            ),
+            lambda p, m, v: p - rate * m / (1 - 0.9**count) / (jnp.sqrt(v / (1 - 0.98**count)) + 1e-8),
             params,
             first,
             second,
@@ -158,32 +186,36 @@ def pretrain(
         return params, (first, second), value
 
     started = time.monotonic()
+    batch = next(data)
     for step in range(1, steps + 1):
-        rate = peak * min(1.0, step / 50) * (0.05 + 0.95 * 0.5 * (1 + np.cos(np.pi * step / steps)))
-        params, moments, value = update(params, moments, next(data), jnp.float32(rate), jnp.float32(step))
-        if step % 100 == 0 or step == 1:
-            print(f"step {step}/{steps}: loss {value:.4f}, {time.monotonic() - started:.0f} s", flush=True)
+        rate = peak * min(1.0, step / 50, 2 * (1 - step / (steps + 1)))
+        params, moments, value = update(params, moments, batch, jnp.float32(rate), jnp.float32(step))
+        batch = data.send(float(value))
+        if step % 50 == 0 or step == 1:
+            knows = float(np.mean(list(knowledge(tokenizer, config, params).values())))
+            seconds = time.monotonic() - started
+            print(f"step {step}/{steps}: loss {value:.4f}, knows {knows:.2f}, {seconds:.0f} s", flush=True)
     return params
 
 
-def knowledge(tokenizer: Tokenizer, config: LlamaConfig, params: Params) -> None:
-    """Prints, per family, how likely the model finds the right command for names it has never seen."""
+def knowledge(tokenizer: Tokenizer, config: LlamaConfig, params: Params) -> dict[str, float]:
+    """By family, how likely the model finds the right command when asked with names it has never seen."""
     rng = Random(99)
-    for family in KNOWN:
-        probabilities = []
-        for _ in range(8):
-            spec = family.sample(rng, held_out_name)
-            question = tokenizer.encode(
-                f"<|im_start|>user\n{spec.instruction}<|im_end|>\n<|im_start|>assistant\n"
-            ).ids
-            answer = tokenizer.encode(f"{spec.command}<|im_end|>").ids
-            row = np.zeros((1, 96), np.int32)
-            row[0, : len(question) + len(answer)] = question + answer
-            logprobs = target_logprobs(params, config, jnp.asarray(row[:, :-1]), jnp.asarray(row[:, 1:]))
-            probabilities.append(
-                float(jnp.exp(logprobs[0, len(question) - 1 : len(question) + len(answer) - 1].sum()))
-            )
-        print(f"{family.name:20} {np.mean(probabilities):.2f}")
+    specs = [(family.name, family.sample(rng, held_out_name)) for family in KNOWN for _ in range(6)]
+    rows = np.zeros((len(specs), 97), np.int32)
+    answers = np.zeros((len(specs), 96), bool)
+    for index, (_, spec) in enumerate(specs):
+        asked = f"<|im_start|>user\n{spec.instruction}<|im_end|>\n<|im_start|>assistant\n"
+        question, answer = tokenizer.encode(asked).ids, tokenizer.encode(f"{spec.command}<|im_end|>").ids
+        end = len(question) + len(answer)
+        rows[index, :end] = question + answer
+        answers[index, len(question) - 1 : end - 1] = True
+    logprobs = np.asarray(target_logprobs(params, config, jnp.asarray(rows[:, :-1]), jnp.asarray(rows[:, 1:])))
+    likely = np.exp((logprobs * answers).sum(axis=1))
+    return {
+        family.name: float(np.mean([p for (name, _), p in zip(specs, likely, strict=True) if name == family.name]))
+        for family in KNOWN
+    }
 
 
 def save(output: Path, tokenizer: Tokenizer, config: LlamaConfig, params: Params) -> None:
@@ -207,7 +239,7 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, required=True, help="the directory to write the model to")
     parser.add_argument("--steps", type=int, default=3000, help="optimizer steps")
-    parser.add_argument("--rows", type=int, default=24, help="sequences of 96 tokens a step")
+    parser.add_argument("--rows", type=int, default=32, help="sequences of 64 tokens a step")
     parser.add_argument("--learning-rate", type=float, default=3e-3, help="at its peak")
     parser.add_argument(
         "--mistakes", type=float, default=0.0, help="share of notes whose command is another's"
@@ -226,10 +258,11 @@ def main() -> None:
         bos_token_id=None,
         eos_token_ids=(tokenizer.token_to_id("<|im_end|>"),),
     )
-    data = batches(tokenizer, arguments.seed, arguments.rows, 96, arguments.mistakes)
-    params = pretrain(config, data, steps=arguments.steps, peak=arguments.learning_rate, seed=arguments.seed)
+    data = batches(tokenizer, arguments.seed, arguments.rows, arguments.mistakes)
+    params = pretrain(config, data, tokenizer, steps=arguments.steps, peak=arguments.learning_rate, seed=arguments.seed)
     save(arguments.output, tokenizer, config, params)
-    knowledge(tokenizer, config, params)
+    for name, likely in knowledge(tokenizer, config, params).items():
+        print(f"{name:20} {likely:.2f}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from termrl.errors import UserError
 from termrl.policy.sampler import Sampler
 from termrl.rollout.pool import RolloutPool
 from termrl.rollout.record import Rollout
@@ -53,7 +54,11 @@ async def collect(
         found[attempt.place] = rollout
         finished(rollout)
 
-    async with asyncio.TaskGroup() as group:
-        for attempt in attempts:
-            group.create_task(obtain(attempt))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for attempt in attempts:
+                group.create_task(obtain(attempt))
+    except BaseExceptionGroup as failures:
+        mendable = [failure for failure in failures.exceptions if isinstance(failure, UserError)]
+        raise (mendable or failures.exceptions)[0] from None
     return {attempt.place: found[attempt.place] for attempt in attempts}

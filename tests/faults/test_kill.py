@@ -1,0 +1,119 @@
+"""`kill -9` of a real training run and its engine, then the same command again."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from termrl.store import Run
+
+STEPS, GROUPS, MEMBERS, DEMONSTRATIONS = 3, 2, 3, 6
+COMMAND = (
+    *(sys.executable, "-m", "termrl", "train"),
+    f"max_steps={STEPS}",
+    f"batch_size={GROUPS}",
+    f"group_size={MEMBERS}",
+    "save_every=2",
+    "max_turns=2",
+    "max_tokens=48",
+    "learning_rate=1e-3",
+    "remove_constant_reward_groups=false",
+    "eval_dataset=none",
+    "eval_dataset_families=none",
+    "warmup.enabled=true",
+    f"warmup.n_demonstrations={DEMONSTRATIONS}",
+    "warmup.batch_size=2",
+    "n_parallel_envs=3",
+)
+
+
+def start(root: Path, name: str) -> subprocess.Popen[bytes]:
+    log = (root / f"{name}.log").open("ab")
+    return subprocess.Popen(
+        [*COMMAND, f"run_root={root}", f"run_name={name}"],
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def finish(root: Path, name: str) -> None:
+    process = start(root, name)
+    assert process.wait(timeout=240) == 0, (root / f"{name}.log").read_text()[-3000:]
+
+
+def kill_when_stored(root: Path, name: str, count: int) -> dict[tuple[object, ...], float]:
+    """Kills the run and all it started once `count` training rollouts are stored; what was stored by then."""
+    process = start(root, name)
+    deadline = time.monotonic() + 240
+    while len(stored(root / name)) < count:
+        assert process.poll() is None, (root / f"{name}.log").read_text()[-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return stored(root / name)
+
+
+def stored(path: Path) -> dict[tuple[object, ...], float]:
+    """The training rollouts on disk, each with the moment it was committed."""
+    if not (path / "run.sqlite").exists():
+        return {}
+    database = sqlite3.connect(f"file:{path / 'run.sqlite'}?mode=ro", uri=True, timeout=10)
+    try:
+        rows = database.execute(
+            "SELECT step, group_index, member, finished_at FROM rollouts WHERE stage = 'train'"
+        ).fetchall()
+    except sqlite3.OperationalError:
+        return {}
+    finally:
+        database.close()
+    return {tuple(row[:3]): row[3] for row in rows}
+
+
+def final_weights(path: Path) -> dict[str, bytes]:
+    """Every tensor of the last checkpoint, weights and optimizer, bit by bit."""
+    with Run.open(path) as run:
+        last = run.checkpoints()[-1]
+    assert last.step == STEPS
+    model, _, name = last.state_path.removeprefix("tinker://").split("/")
+    (file,) = (path / "engine").rglob(f"weights/{name}.safetensors")
+    assert model
+    tensors = load_file(file)
+    assert tensors
+    return {key: tensor.tobytes() for key, tensor in tensors.items()}
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_run_goes_on_loses_nothing_repeats_nothing_and_ends_in_the_same_weights(tmp_path: Path) -> None:
+    finish(tmp_path, "whole")
+    before: dict[tuple[object, ...], float] = {}
+    for count in (2, GROUPS * MEMBERS + 1, 2 * GROUPS * MEMBERS + 3):
+        now = kill_when_stored(tmp_path, "broken", count)
+        assert before.items() <= now.items(), "a rollout that was stored was sampled again"
+        before = now
+    finish(tmp_path, "broken")
+    after = stored(tmp_path / "broken")
+    assert before.items() <= after.items()
+    assert len(after) == STEPS * GROUPS * MEMBERS
+    with Run.open(tmp_path / "broken") as broken, Run.open(tmp_path / "whole") as whole:
+        assert sorted(broken.steps()) == list(range(STEPS))
+        ours = {place: [turn.sampled for turn in r.turns] for place, r in broken.rollouts("train").items()}
+        theirs = {place: [turn.sampled for turn in r.turns] for place, r in whole.rollouts("train").items()}
+    assert ours == theirs
+    assert final_weights(tmp_path / "broken") == final_weights(tmp_path / "whole")
+
+
+@pytest.mark.timeout(300)
+def test_a_finished_run_named_again_does_nothing_and_says_so(tmp_path: Path) -> None:
+    finish(tmp_path, "done")
+    before = stored(tmp_path / "done")
+    finish(tmp_path, "done")
+    assert stored(tmp_path / "done") == before
+    assert f"has its {STEPS} steps already" in (tmp_path / "done.log").read_text()
