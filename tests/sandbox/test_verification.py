@@ -1,21 +1,44 @@
 """Between the agent and its verifier: terminals end, and two directories become the verifier's own."""
 
 import asyncio
+import importlib
+import importlib.util
+import sys
+import types
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
-from harbor.agents.terminus_2.tmux_session import TmuxSession
 
 from termrl.sandbox.local import LocalEnvironment
 
 
-async def open_terminal(sandbox: LocalEnvironment) -> TmuxSession:
+def terminus_module(name: str) -> Any:
+    """One module of Terminus-2 without its package, which takes ten seconds to import a model library."""
+    package = "harbor.agents.terminus_2"
+    if package in sys.modules:
+        return importlib.import_module(f"{package}.{name}")
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    bare = types.ModuleType(package)
+    bare.__path__ = list(spec.submodule_search_locations or [])
+    sys.modules[package] = bare
+    try:
+        return importlib.import_module(f"{package}.{name}")
+    finally:
+        del sys.modules[package]
+
+
+TmuxSession = terminus_module("tmux_session").TmuxSession
+
+
+async def open_terminal(sandbox: LocalEnvironment) -> Any:
     session = TmuxSession("agent", sandbox, PurePosixPath("/logs/agent/agent.pane"), None, None)
     await session.start()
     return session
 
 
-async def screen_with(session: TmuxSession, text: str) -> str:
+async def screen_with(session: Any, text: str) -> str:
     for _ in range(200):
         screen = await session.capture_pane()
         if text in screen:
