@@ -62,6 +62,13 @@ class KeeperClient(asyncio.Protocol):
         return keeper
 
     async def _start(self) -> None:
+        try:
+            await self._launch()
+        except BaseException:
+            self._ended = True  # so that the next one who asks gets another try
+            raise
+
+    async def _launch(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: ASYNC220 (a vfork, done at once)

@@ -1,9 +1,10 @@
 """Runs something inside a sandbox from the keeper: a program for the agent, or one of our own functions.
 
-A helper joins the sandbox's namespaces and clones the process that stays; its parent is the keeper itself,
-so the keeper can wait for it. The helper is gone before `spawn` returns.
+The process is born into the sandbox's pid namespace and joins the other ones itself. Its parent is the
+keeper, which can wait for it.
 """
 
+import functools
 import mmap
 import os
 import signal
@@ -11,12 +12,14 @@ import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from . import kernel
 from .boot import become_root, limit, namespaces
 from .messages import CommandPlan
 
-_PID = struct.Struct("<ii")
+# How a helper tells the keeper the child's pid, or why there is none.
+_CHILD = struct.Struct("<ii")
 _shared = mmap.mmap(-1, mmap.PAGESIZE)
 
 
@@ -35,10 +38,6 @@ class Sandbox:
     as_root: bool
     view: int | None = None
 
-    @property
-    def flags(self) -> int:
-        return namespaces(self.network) | kernel.NEW_USER
-
     def close(self) -> None:
         os.close(self.pidfd)
         self.close_view()
@@ -54,23 +53,47 @@ def spawn(sandbox: Sandbox, body: Callable[[], None], *, keep_rights: bool = Fal
 
     With `keep_rights` a root keeper's process stays out of the user namespace, to mount things.
     """
-    _PID.pack_into(_shared, 0, 0, 0)
+    try:
+        pid = _fork_as_root(sandbox) if sandbox.as_root else _fork_through_helper(sandbox)
+    except OSError as error:
+        why = f"could not enter sandbox {sandbox.name}: {error.strerror}"
+        raise NoSuchSandbox(error.errno, why) from error
+    if pid == 0:
+        _run(lambda: _enter(sandbox, body, keep_rights))
+    return pid
+
+
+def _fork_as_root(sandbox: Sandbox) -> int:
+    """Fork with the child born into the sandbox's pid namespace; root may set that back afterwards."""
+    os.setns(sandbox.pidfd, kernel.NEW_PID)
+    pid = -1
+    try:
+        pid = os.fork()
+    finally:
+        if pid != 0:
+            os.setns(_own_pidfd(), kernel.NEW_PID)
+    return pid
+
+
+def _fork_through_helper(sandbox: Sandbox) -> int:
+    """The same for an ordinary user, who may not: a helper goes in and leaves us a child there."""
+    _CHILD.pack_into(_shared, 0, 0, 0)
     helper = os.fork()
     if helper == 0:
+        code = 0
         try:
-            _join(sandbox, keep_rights)
+            os.setns(sandbox.pidfd, kernel.NEW_USER | kernel.NEW_PID)
             pid = kernel.clone(kernel.CLONE_PARENT)
             if pid == 0:
-                _run(body, sandbox.as_root and not keep_rights)
-            _PID.pack_into(_shared, 0, pid, 0)
+                return 0
         except OSError as error:
-            _PID.pack_into(_shared, 0, 0, error.errno or -1)
-        finally:
-            os._exit(0)
+            pid, code = 0, error.errno or -1
+        _CHILD.pack_into(_shared, 0, pid, code)
+        os._exit(0)
     os.waitpid(helper, 0)
-    pid, code = _PID.unpack_from(_shared)
+    pid, code = _CHILD.unpack_from(_shared)
     if pid == 0:
-        raise NoSuchSandbox(code, f"could not enter sandbox {sandbox.name}: {os.strerror(code)}")
+        raise OSError(code, os.strerror(code))
     return int(pid)
 
 
@@ -79,29 +102,35 @@ def spawn_on_host(body: Callable[[], None]) -> int:
     pid = os.fork()
     if pid == 0:
         kernel.die_with_parent()
-        _run(body, False)
+        _run(body)
     return pid
 
 
-def _join(sandbox: Sandbox, keep_rights: bool) -> None:
-    flags = sandbox.flags
-    if sandbox.as_root and keep_rights:
-        flags &= ~kernel.NEW_USER
+@functools.cache
+def _own_pidfd() -> int:
+    return os.pidfd_open(os.getpid())
+
+
+def _enter(sandbox: Sandbox, body: Callable[[], None], keep_rights: bool) -> None:
+    flags = namespaces(sandbox.network) & ~kernel.NEW_PID
+    if sandbox.as_root and not keep_rights:
+        flags |= kernel.NEW_USER
     if sandbox.view is None:
         os.setns(sandbox.pidfd, flags)
-        return
-    # The view belongs to whoever made it: the host's root, or the sandbox's own once we are that.
-    if sandbox.as_root:
-        os.setns(sandbox.view, kernel.NEW_MOUNT)
-    os.setns(sandbox.pidfd, flags & ~kernel.NEW_MOUNT)
-    if not sandbox.as_root:
-        os.setns(sandbox.view, kernel.NEW_MOUNT)
+    else:
+        # The view belongs to whoever made it: the host's root, or the sandbox's own once we are that.
+        if sandbox.as_root:
+            os.setns(sandbox.view, kernel.NEW_MOUNT)
+        os.setns(sandbox.pidfd, flags & ~kernel.NEW_MOUNT)
+        if not sandbox.as_root:
+            os.setns(sandbox.view, kernel.NEW_MOUNT)
+    become_root(sandbox.as_root and not keep_rights)
+    body()
 
 
-def _run(body: Callable[[], None], change_ids: bool) -> None:
+def _run(body: Callable[[], None]) -> NoReturn:
     status = 1
     try:
-        become_root(change_ids)
         body()
         status = 0
     except SystemExit as stop:
