@@ -16,6 +16,7 @@ from typing import Any
 import chz
 import tinker
 
+from termrl.cache import cache_directory
 from termrl.config import EvalConfig, RolloutConfig, TrainConfig
 from termrl.engine.catalog import resolve_model
 from termrl.engine.process import start_engine
@@ -110,7 +111,7 @@ async def evaluate(config: EvalConfig, *, progress: Progress | None = None) -> E
     with _open_run(config) as run:
         async with _service(config, state or run.path / "engine", run.path / "engine.log") as service:
             client = await service.create_sampling_client_async(
-                **({"model_path": checkpoint} if checkpoint else {"base_model": config.model_name})
+                model_path=checkpoint, base_model=None if checkpoint else config.model_name
             )
             sampler = TinkerSampler(
                 client,
@@ -195,7 +196,9 @@ async def _service(config: RolloutConfig, state: Path, log: Path) -> AsyncIterat
         with tinker.ServiceClient(base_url=config.base_url) as service:
             yield service
         return
-    async with start_engine(state, models=(config.model_name,), log_path=log) as engine:
+    async with start_engine(
+        state, models=(config.model_name,), log_path=log, cache_dir=cache_directory() / "compiled"
+    ) as engine:
         with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as service:
             yield service
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from termrl.cache import cache_directory
 from termrl.sandbox.base import base_key, write_base
 from termrl.sandbox.errors import SandboxUnavailable
 from termrl.sandbox.keeper.boot import copy_tree
@@ -23,7 +24,7 @@ _UNFINISHED = ".building-"
 
 def default_layers_dir() -> Path:
     """`termrl/layers` in the user's cache directory."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "termrl" / "layers"
+    return cache_directory() / "layers"
 
 
 @dataclass(frozen=True)

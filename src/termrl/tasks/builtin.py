@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
+from termrl.cache import cache_directory
 from termrl.tasks import families
 from termrl.tasks.errors import UnwritableCacheError
 from termrl.tasks.families import Family, TaskSpec
@@ -64,7 +65,7 @@ def builtin_directory(dataset: str) -> Path:
     """The directory that holds a built-in dataset or one split of it, written out if it isn't there yet."""
     _, _, split = dataset.partition(":")
     files = _dataset_files()
-    root = _cache_root() / "termrl" / "tasks" / f"basics-{_content_hash(files)}"
+    root = cache_directory() / "tasks" / f"basics-{_content_hash(files)}"
     if not root.is_dir():
         try:
             _write_whole(root, files)
@@ -134,12 +135,6 @@ def _dataset_files() -> dict[str, tuple[str, int]]:
 
 def _content_hash(files: dict[str, tuple[str, int]]) -> str:
     return hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
-
-
-def _cache_root() -> Path:
-    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification asks for relative values to be ignored.
-    return configured if configured.is_absolute() else Path.home() / ".cache"
 
 
 def _write_whole(root: Path, files: dict[str, tuple[str, int]]) -> None:
