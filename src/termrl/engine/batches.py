@@ -1,7 +1,7 @@
 """Which sequences are computed together: a few fixed shapes, little padding, the same plan every time.
 
-Sequences are grouped by the smallest length bucket they fit. A bucket's batches have one of two heights, so
-that the number of compiled shapes stays small and a lone sequence does not pay for a full batch.
+Sequences are grouped by the smallest length bucket they fit, and every bucket has one height: on a CPU a
+bigger batch computes a token no faster, and every further shape costs seconds of compilation.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LENGTHS = (64, 128, 256, 512, 768, 1024, 1536, 2048)
-TOKENS = 4096
-SMALL_FRACTION = 8
+TOKENS = 1024
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,7 @@ def plan(lengths: Sequence[int]) -> list[Batch]:
     batches = []
     for length in sorted(buckets):
         members = buckets[length]
-        full = 1
-        while full * 2 * length <= TOKENS:
-            full *= 2
-        small = max(1, full // SMALL_FRACTION)
-        while members:
-            left = len(members)
-            height = small if -(-left // small) * small < full else full
-            batches.append(Batch(tuple(members[:height]), height, length))
-            members = members[height:]
+        height = max(1, TOKENS // length)
+        for start in range(0, len(members), height):
+            batches.append(Batch(tuple(members[start : start + height]), height, length))
     return batches

@@ -31,7 +31,7 @@ def resolve_model(name: str) -> Path:
     if not any(directory.glob("*.safetensors")):
         missing.append("weights (*.safetensors)")
     if not (directory / "tokenizer.json").is_file():
-        missing.append("a tokenizer (tokenizer.json)")
+        missing.append("tokenizer (tokenizer.json)")
     if missing:
         raise ModelFilesError(
             f"The model directory {directory} is incomplete: it has no {', no '.join(missing)}."

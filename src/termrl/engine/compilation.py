@@ -9,12 +9,13 @@ from typing import Any
 
 
 def set_up_jax(cache_dir: Path) -> None:
-    """Call before anything imports jax."""
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    """Call before anything is computed: the backend reads these once, when it starts."""
     import jax
 
     update: Callable[[str, Any], None] = jax.config.update
 
+    if not os.environ.get("JAX_PLATFORMS"):
+        update("jax_platforms", "cpu")
     cache_dir.mkdir(parents=True, exist_ok=True)
     update("jax_compilation_cache_dir", str(cache_dir.absolute()))
     update("jax_persistent_cache_min_compile_time_secs", 0.0)

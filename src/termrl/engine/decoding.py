@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from termrl.engine.llama import LlamaConfig, Params, rms_norm, rope_tables, rotate, unembed_matrix
+from termrl.engine.llama import LlamaConfig, Params, rope_tables, rotate, unembed_matrix
 
 PREFILL_BLOCK = 64
 DECODE_CHUNK = 16
@@ -95,12 +95,22 @@ def empty_cache(config: LlamaConfig, rows: int, positions: int) -> Cache:
     )
 
 
+def _row_sum(x: Array) -> Array:
+    """The sum over the last axis, as a matrix product: XLA's own sum changes its order with the rows."""
+    ones = jnp.ones((x.shape[-1], 1))
+    return (x.reshape(-1, x.shape[-1]) @ ones).reshape(*x.shape[:-1], 1)
+
+
+def _norm(x: Array, weight: Array, config: LlamaConfig) -> Array:
+    return x * jax.lax.rsqrt(_row_sum(x * x) / x.shape[-1] + config.rms_norm_eps) * weight
+
+
 def _project(x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin: Array) -> tuple[Array, ...]:
     """Rotated queries [B, K, G, C, E] scaled for attention, rotated keys and values [B, K, C, E]."""
     rows, steps = x.shape[:2]
     groups, size = config.num_key_value_heads, config.head_size
     heads = config.num_attention_heads
-    qkv = rms_norm(x, layer.attn_norm, config.rms_norm_eps) @ layer.qkv
+    qkv = _norm(x, layer.attn_norm, config) @ layer.qkv
     split = qkv.reshape(rows, steps, heads + 2 * groups, size).transpose(0, 2, 1, 3)
     q = rotate(split[:, :heads], cos, sin) * (1.0 / math.sqrt(size))
     k = rotate(split[:, heads : heads + groups], cos, sin)
@@ -110,7 +120,7 @@ def _project(x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin
 def _finish_layer(x: Array, mixed_B_H_C_E: Array, layer: SamplerLayer, config: LlamaConfig) -> Array:
     rows, heads, steps, size = mixed_B_H_C_E.shape
     x = x + mixed_B_H_C_E.transpose(0, 2, 1, 3).reshape(rows, steps, heads * size) @ layer.o
-    gate, up = jnp.split(rms_norm(x, layer.mlp_norm, config.rms_norm_eps) @ layer.gate_up, 2, axis=-1)
+    gate, up = jnp.split(_norm(x, layer.mlp_norm, config) @ layer.gate_up, 2, axis=-1)
     return x + (jax.nn.silu(gate) * up) @ layer.down
 
 
@@ -166,7 +176,7 @@ def _attend(
     new_scores = jnp.where(recent, jnp.einsum("bkqe,bkes->bkqs", q_B_K_Q_E, new_keys), -jnp.inf)
     top = jnp.maximum(old_scores.max(-1, keepdims=True), new_scores.max(-1, keepdims=True))
     old_weight, new_weight = jnp.exp(old_scores - top), jnp.exp(new_scores - top)
-    total = old_weight.sum(-1, keepdims=True) + new_weight.sum(-1, keepdims=True)
+    total = _row_sum(old_weight) + _row_sum(new_weight)
     mixed = jnp.einsum("bkqs,bkse->bkqe", old_weight, old_values)
     return (mixed + jnp.einsum("bkqs,bkse->bkqe", new_weight, new_values)) / total
 
@@ -220,7 +230,7 @@ def decode_chunk(
             values.append(v_new)
             mixed = _attend(q, cache.keys[n], cache.values[n], seen, k_new, v_new, recent)
             x = _finish_layer(x, mixed.reshape(rows, -1, 1, size), layer, config)
-        hidden = rms_norm(x[:, 0], weights.final_norm, config.rms_norm_eps)
+        hidden = _norm(x[:, 0], weights.final_norm, config)
         picked, logprob = _pick(hidden @ weights.unembed_D_V, choice, i)
         running = ~decoded.stopped_B & (decoded.count_B < choice.limit_B)
         stops = (picked[:, None] == choice.stop_ids_B_I).any(axis=1)
@@ -274,7 +284,8 @@ def _pick(logits_B_V: Array, choice: Choice, i: Array) -> tuple[Array, Array]:
     drawn = _inverse_cdf(weight, uniform)
     token = jnp.where(greedy, jnp.argmax(logits_B_V, axis=-1), drawn).astype(jnp.int32)
     chosen = jnp.take_along_axis(logits_B_V, token[:, None], axis=1)[:, 0]
-    return token, chosen - jax.nn.logsumexp(logits_B_V, axis=-1)
+    top = logits_B_V.max(axis=-1)
+    return token, chosen - top - jnp.log(_row_sum(jnp.exp(logits_B_V - top[:, None]))[:, 0])
 
 
 def _inverse_cdf(weight_B_V: Array, uniform_B: Array) -> Array:
@@ -282,16 +293,21 @@ def _inverse_cdf(weight_B_V: Array, uniform_B: Array) -> Array:
     rows, vocab = weight_B_V.shape
     padded = jnp.pad(weight_B_V, ((0, 0), (0, -vocab % _CDF_BLOCK)))
     blocks = padded.reshape(rows, -1, _CDF_BLOCK)
-    block_sum = jnp.cumsum(blocks.sum(axis=-1), axis=-1)
+    block_sum = _running_sum(_row_sum(blocks)[..., 0])
     target = uniform_B * block_sum[:, -1]
     # A rounding error at the far end must not point behind the last block or at a token of weight zero.
     block = jnp.minimum((block_sum <= target[:, None]).sum(axis=-1), block_sum.shape[1] - 1)
     before = jnp.where(block > 0, jnp.take_along_axis(block_sum, (block - 1)[:, None], axis=1)[:, 0], 0.0)
     inside = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
-    running = jnp.cumsum(inside, axis=-1)
+    running = _running_sum(inside)
     place = (running <= (target - before)[:, None]).sum(axis=-1)
     last = _CDF_BLOCK - 1 - jnp.argmax((inside > 0)[:, ::-1], axis=-1)
     return block * _CDF_BLOCK + jnp.minimum(place, last)
+
+
+def _running_sum(x: Array) -> Array:
+    size = x.shape[-1]
+    return x @ jnp.triu(jnp.ones((size, size)))
 
 
 def _filter(scaled_B_V: Array, choice: Choice) -> Array:

@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 from aiohttp import web
 
+from termrl.engine.catalog import resolve_model
 from termrl.engine.checkpoints import CheckpointMissing
+from termrl.engine.compilation import set_up_jax
 from termrl.engine.core import Engine, SampleJob, UnknownModel
 from termrl.engine.futures import Futures, Pending, Result
 from termrl.engine.keys import KEY_PREFIX, new_api_key
 from termrl.engine.listings import Listings
-from termrl.engine.catalog import resolve_model
 from termrl.engine.requests import MAX_SAMPLES, read_adam, read_lora, read_sampling, refuse_unsupported
 from termrl.engine.sampler import Answer
 from termrl.engine.trainer import PassResult
@@ -461,6 +462,7 @@ def serve(
     api_key: str | None = None,
 ) -> None:
     """Serves until interrupted. Without a key one is made and kept in the state directory, not printed."""
+    set_up_jax(state_dir / "cache")
     if api_key is None and not is_loopback(host):
         raise ServeError(f"Serving on {host} needs a key of your own: pass api_key=tml-… (any long secret).")
     key_file = state_dir / "api_key"

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from termrl.engine.llama import LlamaConfig, ModelConfigError, Params, init_params, target_logprobs
+from termrl.engine.weights import ModelFilesError, load_model, save_model
+
+CONFIG = LlamaConfig(
+    vocab_size=97,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    eos_token_ids=(1, 2),
+)
+
+
+def lively_params(config: LlamaConfig = CONFIG) -> Params:
+    """Random weights big enough for the tokens' probabilities to differ."""
+    return jax.tree.map(lambda x: x * 8.0 if x.ndim > 1 else x, init_params(config, 0))
+
+
+def reference_logprobs(params: Params, config: LlamaConfig, tokens: np.ndarray) -> np.ndarray:
+    """log p of every next token of one sequence, in float64 and one head at a time."""
+
+    def norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + config.rms_norm_eps) * weight
+
+    size = config.head_size
+    angle = np.arange(len(tokens))[:, None] * config.rope_theta ** (-np.arange(0, size, 2) / size)
+
+    def rotate(x: np.ndarray) -> np.ndarray:
+        a, b = x[:, : size // 2], x[:, size // 2 :]
+        return np.concatenate(
+            [a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], 1
+        )
+
+    x = np.asarray(params.embed, np.float64)[tokens]
+    for i in range(config.num_hidden_layers):
+        layer = {name: np.asarray(value[i], np.float64) for name, value in params.layers._asdict().items()}
+        h = norm(x, layer["attn_norm"])
+        heads = []
+        for head in range(config.num_attention_heads):
+            group = head * config.num_key_value_heads // config.num_attention_heads
+            own, shared = slice(head * size, (head + 1) * size), slice(group * size, (group + 1) * size)
+            q, k = rotate(h @ layer["q"][:, own]), rotate(h @ layer["k"][:, shared])
+            scores = q @ k.T / np.sqrt(size)
+            scores[np.triu_indices(len(tokens), 1)] = -np.inf
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            heads.append(weights / weights.sum(-1, keepdims=True) @ (h @ layer["v"][:, shared]))
+        x = x + np.concatenate(heads, 1) @ layer["o"]
+        h = norm(x, layer["mlp_norm"])
+        gate = h @ layer["gate"]
+        x = x + (gate / (1 + np.exp(-gate)) * (h @ layer["up"])) @ layer["down"]
+    unembed = params.embed if params.unembed is None else params.unembed
+    logits = norm(x, np.asarray(params.final_norm)) @ np.asarray(unembed, np.float64).T
+    top = logits.max(-1, keepdims=True)
+    logprobs = logits - top - np.log(np.exp(logits - top).sum(-1, keepdims=True))
+    return logprobs[np.arange(len(tokens) - 1), tokens[1:]]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_forward_pass_agrees_with_a_plain_one_across_attention_blocks(tied: bool) -> None:
+    config = dataclasses.replace(CONFIG, tie_word_embeddings=tied)
+    params = lively_params(config)
+    tokens = np.random.default_rng(0).integers(0, config.vocab_size, 200)
+    padded = np.zeros((2, 256), np.int32)
+    padded[0, :200] = tokens
+    found = target_logprobs(params, config, jnp.asarray(padded), jnp.roll(jnp.asarray(padded), -1, axis=1))
+    np.testing.assert_allclose(found[0, :199], reference_logprobs(params, config, tokens), atol=2e-4)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("float32", 0.0), ("float16", 2e-3), ("bfloat16", 2e-2)])
+def test_a_model_comes_back_from_its_directory(tmp_path: Path, dtype: str, error: float) -> None:
+    params = lively_params()
+    save_model(tmp_path, CONFIG, params, dtype)
+    config, loaded = load_model(tmp_path)
+    assert config == CONFIG
+    np.testing.assert_allclose(loaded.embed, params.embed, atol=error, rtol=error)
+    np.testing.assert_allclose(loaded.layers.down, params.layers.down, atol=error, rtol=error)
+    assert loaded.unembed is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model_type": "qwen3"}, "type 'llama'"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rotary scaling"),
+        ({"attention_bias": True}, "biases"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"head_dim": 999}, "head_dim"),
+    ],
+)
+def test_a_model_that_would_be_computed_wrongly_is_refused(change: dict[str, object], said: str) -> None:
+    with pytest.raises(ModelConfigError, match=said):
+        LlamaConfig.from_hf(CONFIG.to_hf() | change)
+
+
+def test_weights_that_do_not_fit_the_config_are_named(tmp_path: Path) -> None:
+    save_model(tmp_path, CONFIG, lively_params())
+    raw = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(raw | {"vocab_size": 98}))
+    with pytest.raises(ModelFilesError, match="embed_tokens"):
+        load_model(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"not tensors")
+    with pytest.raises(ModelFilesError, match="safetensors"):
+        load_model(tmp_path)

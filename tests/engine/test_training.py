@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from termrl.engine.adam import AdamSettings, adam_step, global_norm, init_adam
+from termrl.engine.batches import plan
+from termrl.engine.lora import LoraSpec
+from termrl.engine.losses import LossError, clip_range, find_loss, token_loss
+from termrl.engine.models import BaseModel
+from termrl.engine.trainer import Datum, DatumError, GradientError, PassResult, Trainer
+
+
+def finish(run: Generator[Any, None, PassResult]) -> PassResult:
+    while True:
+        try:
+            next(run)
+        except StopIteration as end:
+            result: PassResult = end.value
+            return result
+
+
+def make_trainer(base: BaseModel, *, rank: int = 4, seed: int = 0) -> Trainer:
+    """A trainer on calmer weights, whose adapter is not at zero, so that every factor has a gradient."""
+    calm = jax.tree.map(lambda x: x / 4 if x.ndim > 1 else x, base.params)
+    trainer = Trainer(dataclasses.replace(base, params=calm), LoraSpec(rank), seed)
+    rng = np.random.default_rng(1)
+    for pair in trainer.lora.values():
+        pair["b"] = jnp.asarray(rng.normal(0, 0.02, pair["b"].shape), jnp.float32)
+    return trainer
+
+
+def make_data(lengths: Sequence[int], seed: int = 0) -> list[Datum]:
+    rng = np.random.default_rng(seed)
+    return [
+        Datum(
+            tokens=rng.integers(0, 97, n),
+            targets=rng.integers(0, 97, n),
+            weights=rng.normal(size=n).astype(np.float32),
+            sampled=rng.uniform(-5, -3, n).astype(np.float32),
+        )
+        for n in lengths
+    ]
+
+
+def reference_loss(
+    name: str, logprobs: np.ndarray, datum: Datum, low: float = 0.8, high: float = 1.2
+) -> float:
+    if name == "cross_entropy":
+        return float(-(logprobs * datum.weights).sum())
+    ratio = np.exp(logprobs - datum.sampled)
+    if name == "importance_sampling":
+        return float(-(ratio * datum.weights).sum())
+    return float(-np.minimum(ratio * datum.weights, np.clip(ratio, low, high) * datum.weights).sum())
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "importance_sampling", "ppo"])
+def test_losses_are_sums_as_defined_and_forward_agrees_with_backward(base: BaseModel, name: str) -> None:
+    trainer, data = make_trainer(base), make_data([40, 64, 9])
+    both = finish(trainer.run(data, name, {}, backward=True))
+    only = finish(trainer.run(data, name, {}, backward=False))
+    for datum, logprobs, cost in zip(data, both.logprobs, both.costs, strict=True):
+        assert logprobs.shape == cost.shape == datum.tokens.shape
+        assert cost.sum() == pytest.approx(reference_loss(name, logprobs, datum), rel=1e-4)
+    assert both.loss == pytest.approx(sum(float(cost.sum()) for cost in both.costs), rel=1e-5)
+    assert only.loss == pytest.approx(both.loss, rel=1e-4)
+    np.testing.assert_allclose(only.logprobs[1], both.logprobs[1], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "importance_sampling", "ppo"])
+def test_gradients_agree_with_finite_differences(base: BaseModel, name: str) -> None:
+    trainer, data = make_trainer(base), make_data([40, 64, 9])
+    finish(trainer.run(data, name, {}, backward=True))
+    gradients = trainer._gradients
+    assert gradients is not None
+    start = trainer.lora
+    rng = np.random.default_rng(2)
+    direction = jax.tree.map(
+        lambda g: g / global_norm(gradients) + 0.02 * rng.normal(size=g.shape), gradients
+    )
+
+    def loss_at(step: float) -> float:
+        moved = jax.tree.map(lambda w, d: jnp.asarray(w + step * d, jnp.float32), start, direction)
+        trainer.load(moved, None)
+        return finish(trainer.run(data, name, {}, backward=False)).loss
+
+    expected = sum(
+        float((g * d).sum()) for g, d in zip(*map(jax.tree.leaves, (gradients, direction)), strict=True)
+    )
+    step = 1e-3
+    slope = (loss_at(step) - loss_at(-step)) / (2 * step)
+    assert slope == pytest.approx(expected, rel=0.03)
+
+
+def test_clipped_tokens_have_no_gradient_and_masked_tokens_cannot_make_it_nan() -> None:
+    def cost(logprobs: jax.Array, weights: list[float], sampled: list[float]) -> jax.Array:
+        return token_loss(
+            jnp.asarray(2),
+            logprobs,
+            jnp.asarray(weights),
+            jnp.asarray(sampled),
+            jnp.asarray(0.8),
+            jnp.asarray(1.2),
+        ).sum()
+
+    logprobs = jnp.asarray([-1.0, -1.0, -1.0])
+    # A ratio above the range with a positive advantage, one inside it, and a masked one that overflows.
+    gradient = jax.grad(cost)(logprobs, [1.0, 1.0, 0.0], [-2.0, -1.0, -1e4])
+    np.testing.assert_allclose(gradient, [0.0, -1.0, 0.0])
+
+
+def test_clip_settings_come_from_the_config_and_unknown_ones_are_refused() -> None:
+    assert clip_range("ppo", {}) == (0.8, 1.2)
+    assert clip_range("ppo", {"clip_low_threshold": 0.5, "clip_high_threshold": 3.0}) == (0.5, 3.0)
+    with pytest.raises(LossError, match="clip_lo'"):
+        clip_range("ppo", {"clip_lo": 0.5})
+    with pytest.raises(LossError, match="takes none"):
+        clip_range("cross_entropy", {"clip_low_threshold": 0.5})
+    with pytest.raises(LossError, match="has cross_entropy, importance_sampling, ppo"):
+        find_loss("gspo")
+
+
+def test_adam_agrees_with_a_plain_version_with_decay_and_clipping() -> None:
+    rng = np.random.default_rng(0)
+    weights = {"a": rng.normal(size=(3, 4)).astype(np.float32), "b": rng.normal(size=5).astype(np.float32)}
+    settings = AdamSettings(
+        learning_rate=0.01, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, grad_clip_norm=1.0
+    )
+    found, state = jax.tree.map(jnp.asarray, weights), init_adam(weights)
+    expected = {name: value.astype(np.float64) for name, value in weights.items()}
+    mean = {name: np.zeros_like(value) for name, value in expected.items()}
+    square = {name: np.zeros_like(value) for name, value in expected.items()}
+    for step in range(1, 4):
+        gradients = {name: rng.normal(size=value.shape).astype(np.float32) for name, value in weights.items()}
+        found, state = adam_step(found, gradients, state, global_norm(gradients), settings)
+        norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients.values()))
+        for name, raw in gradients.items():
+            g = raw * min(1.0, 1.0 / norm)
+            mean[name] = 0.9 * mean[name] + 0.1 * g
+            square[name] = 0.95 * square[name] + 0.05 * g**2
+            expected[name] *= 1 - 0.01 * 0.1
+            update = mean[name] / (1 - 0.9**step) / (np.sqrt(square[name] / (1 - 0.95**step)) + 1e-8)
+            expected[name] -= 0.01 * update
+    for name in weights:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_datum_gives_the_same_logprobs_whatever_is_in_its_batch(base: BaseModel) -> None:
+    trainer, data = make_trainer(base), make_data([40, 64, 9])
+    together = finish(trainer.run(data, "cross_entropy", {}, backward=False))
+    alone = finish(trainer.run(data[:1], "cross_entropy", {}, backward=False))
+    np.testing.assert_array_equal(together.logprobs[0], alone.logprobs[0])
+
+
+def test_a_pass_that_fails_leaves_no_gradient(base: BaseModel) -> None:
+    trainer = make_trainer(base)
+    good, bad = make_data([40, 9])
+    bad.weights[0] = np.nan
+    with pytest.raises(DatumError, match="not finite"):
+        finish(trainer.run([good, bad], "cross_entropy", {}, backward=True))
+    with pytest.raises(GradientError, match="no gradients"):
+        trainer.optim_step(AdamSettings())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"tokens": np.array([97])}, "vocabulary"), ({"targets": np.array([-1])}, "vocabulary")],
+)
+def test_ids_outside_the_vocabulary_are_refused(base: BaseModel, change: dict[str, Any], said: str) -> None:
+    fields = {name: np.zeros(1) for name in ("tokens", "targets", "weights", "sampled")}
+    with pytest.raises(DatumError, match=said):
+        finish(make_trainer(base).run([Datum(**(fields | change))], "cross_entropy", {}, backward=False))
+
+
+def test_a_plan_covers_every_sequence_once_and_fits_it() -> None:
+    lengths = np.random.default_rng(0).integers(1, 5000, 300).tolist()
+    batches = plan(lengths)
+    assert sorted(i for batch in batches for i in batch.members) == list(range(300))
+    assert all(lengths[i] <= batch.length for batch in batches for i in batch.members)
+    assert all(len(batch.members) <= batch.height for batch in batches)
+    assert len({(batch.height, batch.length) for batch in batches}) <= 12
