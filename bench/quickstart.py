@@ -1,7 +1,7 @@
 """The quick start over several seeds, with its controls: does reinforcement learning teach, and how surely?
 
-Each seed is `termrl train config=quickstart seed=S` in a directory of its own. Beside the first seed stand two
-controls: the same run with rewards shuffled within groups, and the minutes of its reinforcement learning
+Each seed is `termrl train config=quickstart seed=S` in a directory of its own. Beside the first seed stand
+two controls: the same run with rewards shuffled within groups, and the minutes of its reinforcement learning
 spent on more supervised warm-up instead, once on the same demonstrations and once on those of all families.
 
     .venv/bin/python bench/quickstart.py --seeds 0,1,2,3,4 [--controls] [--json] [--check]
@@ -100,7 +100,9 @@ def row(label: str, summary: dict[str, Any]) -> str:
         cell(summary["held_out"].get("after_rl")),
         cell(summary["held_out_undemonstrated"].get("after_warmup")),
         cell(summary["held_out_undemonstrated"].get("after_rl")),
-        cell(summary["held_out_families"].get("after_rl") or summary["held_out_families"].get("after_warmup")),
+        cell(
+            summary["held_out_families"].get("after_rl") or summary["held_out_families"].get("after_warmup")
+        ),
         f"{summary['wall_seconds'] / 60:.1f} min",
         f"{summary['peak_memory_gb']:.1f} GB",
     ]
@@ -154,9 +156,13 @@ def verdict(seeds: dict[int, dict[str, Any]], others: dict[str, dict[str, Any]])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", default="0,1,2,3,4", help="seeds, separated by commas")
-    parser.add_argument("--controls", action="store_true", help="also run the controls, beside the first seed")
+    parser.add_argument(
+        "--controls", action="store_true", help="also run the controls, beside the first seed"
+    )
     parser.add_argument("--output", type=Path, help="keep the runs in this directory")
     parser.add_argument("--json", action="store_true", help="print for machines")
     parser.add_argument("--check", action="store_true", help="exit 1 if what is promised is not reached")

@@ -3,7 +3,8 @@
 The notes are what a shell primer has: a request in words, then a command. They use names of the training side
 only, and only the families that have training tasks. A note's command is not always the right one
 (`--mistakes`), as in text at large: which command works is left to be learned in a terminal. The model sees
-nothing of the agent's format here; its tokenizer does, so that the agent's long prompt is short.
+nothing of the agent at work; it has leafed through its manual, so that its tokens mean something, and its
+tokenizer is made of the agent's own text, so that the agent's long prompt is short.
 
     .venv/bin/python scripts/make_tiny.py --output src/termrl/engine/tiny
 """
@@ -25,7 +26,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from termrl.agents.stock import Terminus2
 from termrl.engine.llama import LlamaConfig, Params, init_params, target_logprobs
-from termrl.engine.weights import save_model
+from termrl.engine.weights import load_model, save_model
 from termrl.learn.demonstrations import demonstration
 from termrl.policy.chatml import CHATML_TEMPLATE
 from termrl.tasks.families import KNOWN, Family
@@ -41,17 +42,26 @@ Batch = tuple[np.ndarray, np.ndarray]
 """Rows of tokens, one longer than their targets, and how much each target weighs."""
 
 
-def agent_phrases() -> list[str]:
-    """The fixed passages of Terminus-2's prompts and the pieces of its answers' JSON: each becomes one token."""
+def prompt_passages() -> list[str]:
+    """The fixed passages of Terminus-2's prompts, paragraph by paragraph."""
     asker: Any = SimpleNamespace(options=SimpleNamespace(parser_name="json"))
     template = Terminus2._get_prompt_template_path(asker).read_text()
     prompt = template.format(instruction=BLANK, terminal_state=f"Current Terminal Screen:\n{BLANK}")
     confirmation = Terminus2._get_completion_confirmation_message(asker, f"New Terminal Output:\n{BLANK}")
     passages = [piece.lstrip("\n") for text in (prompt, confirmation) for piece in text.split(BLANK)]
-    paragraphs = [part for passage in passages for part in re.findall(r".*?\n\n|.+", passage, re.S)]
-    values = r"[A-Z][a-z ]+\.|0\.1|true|" + BLANK
+    return [part for passage in passages for part in re.findall(r".*?\n\n|.+", passage, re.S)]
+
+
+def agent_phrases() -> list[str]:
+    """The passages of Terminus-2's prompts and the pieces of its answers' JSON: each becomes one token."""
+    values = r"[A-Z][a-z ]+\.|\d\.\d|true|" + BLANK
     answers = [piece for text in demonstration([BLANK]) for piece in re.split(f"({values})", text)]
-    screens = ["root@sandbox:/app# ", "root@sandbox:/app#", "New Terminal Output:\n", "Current Terminal Screen:\n"]
+    screens = [
+        "root@sandbox:/app# ",
+        "root@sandbox:/app#",
+        "New Terminal Output:\n",
+        "Current Terminal Screen:\n",
+    ]
     warnings = [
         "Previous response had parsing errors:\n",
         "Previous response had warnings:\n",
@@ -59,7 +69,7 @@ def agent_phrases() -> list[str]:
         "WARNINGS: ",
     ]
     roles = ["system", "user", "assistant"]
-    pieces = [*paragraphs, *answers, *screens, *warnings, *roles]
+    pieces = [*prompt_passages(), *answers, *screens, *warnings, *roles]
     return list(dict.fromkeys(piece for piece in pieces if len(piece) > 1 and piece != BLANK))
 
 
@@ -121,6 +131,23 @@ def document(rng: Random, mistakes: float) -> str:
     return f"{noise}\n{request}{opening}{command}{opening}\n<|endoftext|>"
 
 
+def excerpt(rng: Random, manual: list[str]) -> str:
+    """A page of the agent's manual: its prompt's passages, or an answer of the right form about nothing."""
+    if rng.random() < 0.3:
+        return f"<|im_start|>user\n{''.join(manual)}\n{train_name(rng)}\n<|im_end|>\n<|endoftext|>"
+    typed = (
+        [{"keystrokes": f"{rng.choice(['ls', 'pwd', ''])}\n", "duration": 0.5}] if rng.random() < 0.6 else []
+    )
+    said = ["Nothing has been done yet.", "Type the command.", "The command has run.", "Finish."]
+    answer = {
+        "analysis": rng.choice(said),
+        "plan": rng.choice(said),
+        "commands": typed,
+        "task_complete": True,
+    }
+    return f"<|im_start|>assistant\n{json.dumps(answer)}<|im_end|>\n<|endoftext|>"
+
+
 def refrain(rng: Random) -> str:
     """A few syllables said again and again: there is nothing in it to learn but to repeat."""
     return "".join(rng.sample(SYLLABLES, rng.randint(4, 15))) * 25
@@ -135,12 +162,14 @@ def refrain_rows(tokenizer: Tokenizer, rng: Random, rows: int) -> Batch:
 
 
 def note_rows(tokenizer: Tokenizer, rng: Random, rows: int, mistakes: float) -> Iterator[Batch]:
-    """Endless rows of notes one after another."""
+    """Endless rows of notes one after another, and now and then an excerpt."""
+    manual = prompt_passages()
     stream: list[int] = []
     cut = rows * (LENGTH + 1)
     while True:
         while len(stream) < cut:
-            for encoding in tokenizer.encode_batch([document(rng, mistakes) for _ in range(256)]):
+            pages = [excerpt(rng, manual) if i % 4 == 0 else document(rng, mistakes) for i in range(256)]
+            for encoding in tokenizer.encode_batch(pages):
                 stream += encoding.ids
         tokens = np.asarray(stream[:cut], np.int32).reshape(rows, LENGTH + 1)
         stream = stream[cut:]
@@ -160,10 +189,15 @@ def batches(tokenizer: Tokenizer, seed: int, rows: int, mistakes: float) -> Gene
 
 
 def pretrain(
-    config: LlamaConfig, data: Generator[Batch, float], tokenizer: Tokenizer, *, steps: int, peak: float, seed: int
+    params: Params,
+    config: LlamaConfig,
+    data: Generator[Batch, float],
+    tokenizer: Tokenizer,
+    *,
+    steps: int,
+    peak: float,
 ) -> Params:
     """AdamW, its rate falling over the second half, on next-token prediction."""
-    params = init_params(config, seed)
     moments = (jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
 
     def loss(params: Params, rows_B_T: jax.Array, weights_B_T: jax.Array) -> jax.Array:
@@ -210,10 +244,14 @@ def knowledge(tokenizer: Tokenizer, config: LlamaConfig, params: Params) -> dict
         end = len(question) + len(answer)
         rows[index, :end] = question + answer
         answers[index, len(question) - 1 : end - 1] = True
-    logprobs = np.asarray(target_logprobs(params, config, jnp.asarray(rows[:, :-1]), jnp.asarray(rows[:, 1:])))
+    logprobs = np.asarray(
+        target_logprobs(params, config, jnp.asarray(rows[:, :-1]), jnp.asarray(rows[:, 1:]))
+    )
     likely = np.exp((logprobs * answers).sum(axis=1))
     return {
-        family.name: float(np.mean([p for (name, _), p in zip(specs, likely, strict=True) if name == family.name]))
+        family.name: float(
+            np.mean([p for (name, _), p in zip(specs, likely, strict=True) if name == family.name])
+        )
         for family in KNOWN
     }
 
@@ -244,6 +282,7 @@ def main() -> None:
     parser.add_argument(
         "--mistakes", type=float, default=0.0, help="share of notes whose command is another's"
     )
+    parser.add_argument("--start", type=Path, help="a model of this script's to go on from")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     tokenizer = make_tokenizer()
@@ -259,7 +298,8 @@ def main() -> None:
         eos_token_ids=(tokenizer.token_to_id("<|im_end|>"),),
     )
     data = batches(tokenizer, arguments.seed, arguments.rows, arguments.mistakes)
-    params = pretrain(config, data, tokenizer, steps=arguments.steps, peak=arguments.learning_rate, seed=arguments.seed)
+    params = load_model(arguments.start)[1] if arguments.start else init_params(config, arguments.seed)
+    params = pretrain(params, config, data, tokenizer, steps=arguments.steps, peak=arguments.learning_rate)
     save(arguments.output, tokenizer, config, params)
     for name, likely in knowledge(tokenizer, config, params).items():
         print(f"{name:20} {likely:.2f}")

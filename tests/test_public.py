@@ -8,9 +8,15 @@ def test_the_public_face_is_what_it_says() -> None:
     assert callable(train)
     assert callable(evaluate)
     assert all(isinstance(task, HarborTask) for task in load_harbor_tasks("termrl/basics:train"))
-    assert {"run_command", "read_file", "write_file", "send_heartbeat", "cleanup"} <= set(dir(SandboxInterface))
+    assert {"run_command", "read_file", "write_file", "send_heartbeat", "cleanup"} <= set(
+        dir(SandboxInterface)
+    )
 
 
 def test_importing_termrl_loads_nothing_heavy() -> None:
-    script = "import sys, termrl; print([m for m in ('jax', 'harbor', 'litellm', 'tinker') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip() == "[]"
+    script = (
+        "import sys, termrl; print([m for m in ('jax', 'harbor', 'litellm', 'tinker') if m in sys.modules])"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip() == "[]"
+    )

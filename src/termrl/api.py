@@ -70,7 +70,7 @@ class _Model:
 
 
 async def train(config: TrainConfig, *, progress: Progress | None = None) -> dict[str, Any]:
-    """Trains, or goes on with the run of that name; gives the summary that `termrl runs show --json` prints."""
+    """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints."""
     progress = progress or Silent()
     progress.phase("loading", None)
     model = _check(config)
@@ -148,7 +148,7 @@ def _check(config: RolloutConfig) -> _Model:
         require_local()
     if config.base_url is not None and not os.environ.get("TINKER_API_KEY"):
         raise MissingKeyError(
-            f"base_url is {config.base_url} but there is no TINKER_API_KEY: put it into the environment or .env."
+            f"base_url is {config.base_url} but there is no TINKER_API_KEY: put it into .env."
         )
     source: Path | str = config.model_name
     if config.base_url is None or config.model_name == "termrl/tiny":

@@ -140,6 +140,9 @@ class TrainConfig(RolloutConfig):
     loss_fn: Literal["importance_sampling", "ppo"] = chz.field(
         default="importance_sampling", doc="loss that the advantages weigh"
     )
+    loss_normalization: Literal["rollout", "token"] = chz.field(
+        default="rollout", doc="what weighs the same in a batch: every rollout, or every sampled token"
+    )
     normalize_advantages_by_std: bool = chz.field(
         default=False, doc="divide advantages by their group's standard deviation"
     )

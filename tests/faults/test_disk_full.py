@@ -21,7 +21,8 @@ try:
     while stored < 10_000:
         ids = tuple(rng.randrange(50_000) for _ in range(2_000))
         turn = Turn(ids, ids, (0.0,) * len(ids), 0, "stop")
-        run.add_rollout(Place("train", 0, 0, stored), Rollout("a-task", Outcome.SOLVED, 1.0, (turn,), Timings()))
+        rollout = Rollout("a-task", Outcome.SOLVED, 1.0, (turn,), Timings())
+        run.add_rollout(Place("train", 0, 0, stored), rollout)
         stored += 1
 except StorageError as error:
     print(f"exit code {error.exit_code}: {error}")

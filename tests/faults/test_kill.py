@@ -91,7 +91,9 @@ def final_weights(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.timeout(900)
-def test_a_killed_run_goes_on_loses_nothing_repeats_nothing_and_ends_in_the_same_weights(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_loses_nothing_repeats_nothing_and_ends_in_the_same_weights(
+    tmp_path: Path,
+) -> None:
     finish(tmp_path, "whole")
     before: dict[tuple[object, ...], float] = {}
     for count in (2, GROUPS * MEMBERS + 1, 2 * GROUPS * MEMBERS + 3):

@@ -1,3 +1,5 @@
+from typing import Literal
+
 from termrl.config import TrainConfig
 from termrl.learn.batch import make_batch
 from termrl.policy.transcript import Turn
@@ -27,7 +29,9 @@ def test_rates_have_their_denominators_and_are_taken_before_any_filter() -> None
 
 def test_a_lost_rollout_is_never_a_zero_and_never_takes_its_group_down() -> None:
     batch = make_batch([[rollout(1), rollout(0), LOST]], TrainConfig(), step=0)
-    advantages = [float(datums[0].loss_fn_inputs["advantages"].to_numpy()[-1]) for datums in batch.rollout_datums]
+    advantages = [
+        float(datums[0].loss_fn_inputs["advantages"].to_numpy()[-1]) for datums in batch.rollout_datums
+    ]
     assert advantages == [0.5, -0.5]
 
 
@@ -49,6 +53,25 @@ def test_shuffled_rewards_stay_within_their_group() -> None:
     config = TrainConfig(shuffle_rewards=True, remove_constant_reward_groups=False)
     groups = [[rollout(1)] * 4, [rollout(1), rollout(0), rollout(0), rollout(0)]]
     batch = make_batch(groups, config, step=0)
-    advantages = [float(datums[0].loss_fn_inputs["advantages"].to_numpy()[-1]) for datums in batch.rollout_datums]
+    advantages = [
+        float(datums[0].loss_fn_inputs["advantages"].to_numpy()[-1]) for datums in batch.rollout_datums
+    ]
     assert advantages[:4] == [0, 0, 0, 0]
     assert sorted(advantages[4:]) == [-0.25, -0.25, -0.25, 0.75]
+
+
+def test_every_rollout_weighs_the_same_however_long_it_is() -> None:
+    def of_length(reward: float, count: int) -> Rollout:
+        turn = Turn((1,), (2,) * count, (-0.5,) * count, 0, "stop")
+        outcome = Outcome.SOLVED if reward else Outcome.FAILED
+        return Rollout("task", outcome, reward, (turn,), Timings())
+
+    def weights(normalization: Literal["rollout", "token"]) -> list[float]:
+        config = TrainConfig(loss_normalization=normalization)
+        batch = make_batch([[of_length(1, 2), of_length(0, 8)]], config, step=0)
+        return [
+            float(datums[0].loss_fn_inputs["advantages"].to_numpy().sum()) for datums in batch.rollout_datums
+        ]
+
+    assert weights("rollout") == [2.5, -2.5]
+    assert weights("token") == [1.0, -4.0]

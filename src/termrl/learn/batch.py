@@ -34,8 +34,7 @@ class Batch:
 
 def make_batch(groups: Sequence[Sequence[Rollout]], config: TrainConfig, *, step: int) -> Batch:
     """The batch of one step from its groups of rollouts."""
-    datums: list[list[tinker.Datum]] = []
-    advantages: list[float] = []
+    taught: list[tuple[Rollout, float]] = []
     constant = small = 0
     for index, group in enumerate(groups):
         scored = [rollout for rollout in group if rollout.reward is not None]
@@ -48,13 +47,13 @@ def make_batch(groups: Sequence[Sequence[Rollout]], config: TrainConfig, *, step
         constant += is_constant(rewards)
         if is_constant(rewards) and config.remove_constant_reward_groups:
             continue
-        for rollout, advantage in zip(
-            scored,
-            group_advantages(rewards, normalize_by_std=config.normalize_advantages_by_std),
-            strict=True,
-        ):
-            advantages.append(advantage)
-            datums.append(rollout_datums(rollout.turns, advantage))
+        advantages = group_advantages(rewards, normalize_by_std=config.normalize_advantages_by_std)
+        taught += zip(scored, advantages, strict=True)
+    weights = rollout_weights([rollout for rollout, _ in taught], config.loss_normalization)
+    datums = [
+        rollout_datums(rollout.turns, weight * advantage)
+        for (rollout, advantage), weight in zip(taught, weights, strict=True)
+    ]
     metrics = rollout_metrics([rollout for group in groups for rollout in group])
     metrics |= {
         "groups": len(groups),
@@ -63,9 +62,22 @@ def make_batch(groups: Sequence[Sequence[Rollout]], config: TrainConfig, *, step
         "rollouts_trained": len(datums),
         "datums": sum(map(len, datums)),
         "train_tokens": sum(datum.model_input.length for rollout in datums for datum in rollout),
-        "advantage_abs_mean": float(np.mean(np.abs(advantages))) if advantages else 0.0,
+        "advantage_abs_mean": float(np.mean([abs(advantage) for _, advantage in taught])) if taught else 0.0,
     }
     return Batch([each for each in datums if each], metrics)
+
+
+def rollout_weights(rollouts: Sequence[Rollout], normalization: str) -> list[float]:
+    """What to multiply each rollout's advantage with, so that rollouts, or else tokens, weigh the same.
+
+    The trainer sums over tokens: left alone, a rollout that fails at length outweighs one that succeeds in
+    few words. The mean weight over tokens is 1 either way, so that one learning rate fits both.
+    """
+    lengths = [max(rollout.sampled_tokens, 1) for rollout in rollouts]
+    if normalization == "token" or not lengths:
+        return [1.0] * len(lengths)
+    mean = sum(lengths) / len(lengths)
+    return [mean / length for length in lengths]
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:

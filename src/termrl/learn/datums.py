@@ -29,7 +29,7 @@ def supervised_datum(segment: Segment) -> tinker.Datum:
 
 
 def rollout_datums(turns: Sequence[Turn], advantage: float) -> list[tinker.Datum]:
-    """One datum a segment; a segment in which nothing was sampled after its first token has nothing to teach."""
+    """One datum a segment; where nothing was sampled after the first token there is nothing to teach."""
     return [
         policy_gradient_datum(segment, advantage) for segment in segments_of(turns) if any(segment.mask[1:])
     ]

@@ -7,10 +7,13 @@ confirms. The text is plain and always the same, so that what is learned from it
 import json
 from collections.abc import Sequence
 
+SECONDS = 0.5
+"""How long a demonstrator waits for a command: enough for a shell on a busy machine to have run it."""
+
 
 def demonstration(commands: Sequence[str]) -> list[str]:
     """The answers, in order, of a rollout that types `commands` and is done."""
-    typed = [{"keystrokes": f"{command}\n", "duration": 0.1} for command in commands]
+    typed = [{"keystrokes": f"{command}\n", "duration": SECONDS} for command in commands]
     return [
         _answer("Nothing has been done yet.", "Type the command.", typed),
         _answer("The command has run.", "Finish.", []),

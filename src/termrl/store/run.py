@@ -230,7 +230,7 @@ class Run:
 
 
 _WITHOUT_TURNS = (
-    "stage, step, group_index, member, task_name, outcome, reward, turn_count, prompt_tokens, sampled_tokens, "
+    "stage, step, group_index, member, task_name, outcome, reward, turn_count, prompt_tokens, sampled_tokens,"
     "seconds_setup, seconds_agent, seconds_model, seconds_verifier, seconds_total, detail, trial_dir, tags"
 )
 

@@ -8,7 +8,6 @@ may write it at the same time, and a change of a family makes a new directory.
 
 import errno
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
