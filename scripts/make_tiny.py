@@ -26,7 +26,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from termrl.agents.stock import Terminus2
 from termrl.engine.llama import LlamaConfig, Params, init_params, target_logprobs
-from termrl.engine.weights import load_model, save_model
+from termrl.engine.weights import save_model
 from termrl.learn.demonstrations import demonstration
 from termrl.policy.chatml import CHATML_TEMPLATE
 from termrl.tasks.families import KNOWN, Family
@@ -122,7 +122,8 @@ def document(rng: Random, mistakes: float) -> str:
     if shape == 0:
         return f"{request}\n{noise}\n{opening}{command}\n<|endoftext|>"
     if shape == 1:
-        return f"<|im_start|>user\n{request}<|im_end|>\n<|im_start|>assistant\n{command}<|im_end|>\n<|endoftext|>"
+        asked = f"<|im_start|>user\n{request}<|im_end|>\n"
+        return f"{asked}<|im_start|>assistant\n{command}<|im_end|>\n<|endoftext|>"
     if shape == 2:
         return (
             f"<|im_start|>user\n{noise}\n{request}\n{noise}\n<|im_end|>\n<|im_start|>assistant\n"
@@ -161,14 +162,19 @@ def refrain_rows(tokenizer: Tokenizer, rng: Random, rows: int) -> Batch:
     return np.asarray(tokens, np.int32).reshape(rows, LENGTH + 1), weights
 
 
-def note_rows(tokenizer: Tokenizer, rng: Random, rows: int, mistakes: float) -> Iterator[Batch]:
-    """Endless rows of notes one after another, and now and then an excerpt."""
+def note_rows(
+    tokenizer: Tokenizer, rng: Random, rows: int, mistakes: float, excerpts: bool
+) -> Iterator[Batch]:
+    """Endless rows of notes one after another, every fourth an excerpt where those are wanted."""
     manual = prompt_passages()
     stream: list[int] = []
     cut = rows * (LENGTH + 1)
     while True:
         while len(stream) < cut:
-            pages = [excerpt(rng, manual) if i % 4 == 0 else document(rng, mistakes) for i in range(256)]
+            pages = [
+                excerpt(rng, manual) if excerpts and i % 4 == 0 else document(rng, mistakes)
+                for i in range(256)
+            ]
             for encoding in tokenizer.encode_batch(pages):
                 stream += encoding.ids
         tokens = np.asarray(stream[:cut], np.int32).reshape(rows, LENGTH + 1)
@@ -176,14 +182,16 @@ def note_rows(tokenizer: Tokenizer, rng: Random, rows: int, mistakes: float) -> 
         yield tokens, np.ones((rows, LENGTH), np.float32)
 
 
-def batches(tokenizer: Tokenizer, seed: int, rows: int, mistakes: float) -> Generator[Batch, float]:
+def batches(
+    tokenizer: Tokenizer, seed: int, rows: int, mistakes: float, excerpts: bool
+) -> Generator[Batch, float]:
     """Refrains until they are learned, since all else builds on repeating; then mostly notes."""
     rng = Random(seed)
     loss = 9.0
     while loss > 0.3:
         loss = yield refrain_rows(tokenizer, rng, rows)
     some = rows // 6
-    for notes in note_rows(tokenizer, rng, rows - some, mistakes):
+    for notes in note_rows(tokenizer, rng, rows - some, mistakes, excerpts):
         refrained = refrain_rows(tokenizer, rng, some)
         yield np.concatenate([notes[0], refrained[0]]), np.concatenate([notes[1], refrained[1]])
 
@@ -276,13 +284,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=Path, required=True, help="the directory to write the model to")
-    parser.add_argument("--steps", type=int, default=3000, help="optimizer steps")
+    parser.add_argument("--steps", type=int, default=1500, help="optimizer steps on notes")
+    parser.add_argument("--manual-steps", type=int, default=400, help="steps on notes and the manual, after")
     parser.add_argument("--rows", type=int, default=32, help="sequences of 64 tokens a step")
     parser.add_argument("--learning-rate", type=float, default=3e-3, help="at its peak")
     parser.add_argument(
         "--mistakes", type=float, default=0.0, help="share of notes whose command is another's"
     )
-    parser.add_argument("--start", type=Path, help="a model of this script's to go on from")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     tokenizer = make_tokenizer()
@@ -297,9 +305,13 @@ def main() -> None:
         bos_token_id=None,
         eos_token_ids=(tokenizer.token_to_id("<|im_end|>"),),
     )
-    data = batches(tokenizer, arguments.seed, arguments.rows, arguments.mistakes)
-    params = load_model(arguments.start)[1] if arguments.start else init_params(config, arguments.seed)
-    params = pretrain(params, config, data, tokenizer, steps=arguments.steps, peak=arguments.learning_rate)
+    params = init_params(config, arguments.seed)
+    for steps, peak, excerpts in (
+        (arguments.steps, arguments.learning_rate, False),
+        (arguments.manual_steps, arguments.learning_rate * 2 / 3, True),
+    ):
+        data = batches(tokenizer, arguments.seed, arguments.rows, arguments.mistakes, excerpts)
+        params = pretrain(params, config, data, tokenizer, steps=steps, peak=peak)
     save(arguments.output, tokenizer, config, params)
     for name, likely in knowledge(tokenizer, config, params).items():
         print(f"{name:20} {likely:.2f}")
