@@ -57,14 +57,14 @@ def test_runs_show_prints_the_table_and_the_same_figures_as_json(
     assert summary["seconds"]["warmup"] == 61.0
     assert summary["picture"] is None
 
-    (path / "learning_curve.png").write_bytes(b"")
+    (path / "learning-curve.png").write_bytes(b"")
     assert main(["runs", "show", "fir", f"run_root={tmp_path}"]) == 0
     text = capsys.readouterr().out
     assert "after warm-up" in text
     assert "75%" in text
     assert "n=8" in text
     assert "warm-up 1:01" in text
-    assert str(path / "learning_curve.png") in text.replace("\n", "")
+    assert str(path / "learning-curve.png") in text.replace("\n", "")
     assert text.count("termrl ") >= 3
 
 

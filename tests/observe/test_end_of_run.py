@@ -31,7 +31,7 @@ def summary() -> dict[str, Any]:
         "held_out_demonstrated": {"base": rate(0.0), "after_warmup": rate(0.4), "after_rl": rate(0.8)},
         "held_out_undemonstrated": {"base": rate(0.0), "after_warmup": rate(0.1), "after_rl": rate(0.6)},
         "held_out_families": {"base": rate(None), "after_warmup": rate(0.05), "after_rl": rate(0.1)},
-        "curve": {step: {"solve_rate": 0.2 + step / 40, "n": 64} for step in range(20)},
+        "curve": [{"step": step, "solve_rate": 0.2 + step / 40, "n": 64} for step in range(20)],
         "seconds": {"warmup": 61.0, "train": 300.0, "total": 361.0},
         "tokens": {"prompt": 1234567, "sampled": 8901, "trained": 5},
     }
@@ -78,8 +78,7 @@ def test_three_commands_follow_and_name_the_run(summary: dict[str, Any]) -> None
 def test_the_curve_is_a_picture_whatever_the_run_reached(
     tmp_path: Path, summary: dict[str, Any], steps: int
 ) -> None:
-    summary["curve"] = dict(list(summary["curve"].items())[:steps])
-    summary["curve"][steps] = {"solve_rate": None, "n": 0}
+    summary["curve"] = [*summary["curve"][:steps], {"step": steps, "solve_rate": None, "n": 0}]
     path = tmp_path / "made" / "curve.png"
     draw_curve(json.loads(json.dumps(summary)), path)
     assert path.read_bytes().startswith(b"\x89PNG")

@@ -1,9 +1,7 @@
-"""The summary of a stored run, with where its learning curve is."""
+"""The summary of a stored run."""
 
 from pathlib import Path
 from typing import Any
-
-PICTURE = "learning_curve.png"
 
 
 def summary_of(path: Path) -> dict[str, Any]:
@@ -11,6 +9,4 @@ def summary_of(path: Path) -> dict[str, Any]:
     from termrl.store import Run
 
     with Run.open(path) as run:
-        summary = summarize(run)
-    picture = path / PICTURE
-    return summary | {"path": str(path), "picture": str(picture) if picture.is_file() else None}
+        return summarize(run)

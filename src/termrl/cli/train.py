@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from termrl import __version__
 from termrl.cli import INTERRUPTED
-from termrl.cli.summary import PICTURE, summary_of
+from termrl.cli.summary import summary_of
 
 if TYPE_CHECKING:
     from termrl.config import TrainConfig
@@ -56,6 +56,7 @@ def run(arguments: list[str]) -> int:
     finally:
         console.close()
 
+    from termrl.evaluate.summary import PICTURE
     from termrl.observe.curve import draw_curve
     from termrl.observe.table import print_summary
 

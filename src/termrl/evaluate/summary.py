@@ -1,6 +1,6 @@
 """What a run came to, as one plain dict: what `termrl runs show --json` prints and the table is made from.
 
-run, path, kind, status, model_name, seed   status is "done" or "stopped"
+run, path, kind, status, model_name, seed, steps   status is "done" or "stopped"
 held_out                  base | after_warmup | after_rl -> solve_rate, low, high, n, tasks, excluded
 held_out_demonstrated     the same over the families that the warm-up had demonstrations of
 held_out_undemonstrated   the same over those it had none of
@@ -56,6 +56,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "status": "done" if phases.get(LAST_PHASE, {}).get("done") else "stopped",
         "model_name": run.settings.get("model_name"),
         "seed": run.settings.get("seed"),
+        "steps": len(steps),
         "held_out": rates(known),
         "held_out_demonstrated": rates(lambda r: known(r) and r.tags.get("family") in demonstrated),
         "held_out_undemonstrated": rates(lambda r: known(r) and r.tags.get("family") not in demonstrated),
@@ -68,7 +69,6 @@ def summarize(run: Run) -> dict[str, Any]:
                 "n": metrics["scored"],
             }
             for step, metrics in steps.items()
-            if metrics["solve_rate"] is not None
         ],
         "seconds": {name: phase["seconds"] for name, phase in phases.items()}
         | {"total": sum(phase["seconds"] for phase in phases.values())},

@@ -17,9 +17,9 @@ def draw_curve(summary: Mapping[str, Any], path: Path) -> None:
     from matplotlib import pyplot
     from matplotlib.ticker import MaxNLocator
 
-    scored = [(int(step), point) for step, point in (summary.get("curve") or {}).items() if point["n"]]
-    steps = [step for step, _ in scored]
-    rates = [100 * point["solve_rate"] for _, point in scored]
+    scored = [point for point in summary.get("curve") or [] if point["n"]]
+    steps = [point["step"] for point in scored]
+    rates = [100 * point["solve_rate"] for point in scored]
     # Rollouts of a step come from the weights before it, so what follows the last step is one further on.
     last = max(steps, default=0) + 1
 
