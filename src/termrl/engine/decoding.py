@@ -18,8 +18,8 @@ from jax import Array
 
 from termrl.engine.llama import LlamaConfig, Params, rope_tables, rotate, unembed_matrix
 
-PREFILL_BLOCK = 64
-DECODE_CHUNK = 16
+PREFILL_BLOCK = 32
+DECODE_CHUNK = 8
 MAX_STOP_IDS = 16
 _CDF_BLOCK = 64
 

@@ -38,10 +38,9 @@ from termrl.engine.trainer import forward
 # Matrix products of 2 to 63 rows sum in one order and of 64 or more in another; decoding keeps to the first
 # and prefill to the second, so that the number of rows never changes a result.
 SLOT_BUCKETS = (8, 24, 48)
-PREFILL_ROWS = (1, 8)
+PREFILL_ROWS = (2, 8)
 POSITION_BUCKETS = (256, 512, 768, 1024, 1536, 2048)
 PREFIX_BYTES = 256 << 20
-BUSY_STEPS = 8
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ class Sampler:
         if ready:
             self._admit(ready)
         if any(self._slots):
-            self._decode(BUSY_STEPS if self._waiting else DECODE_CHUNK)
+            self._decode()
         elif self._cache is not None and not self._waiting:
             self._slots, self._cache, self._positions = [], None, 0
 
@@ -259,7 +258,7 @@ class Sampler:
         self._slots = moved + [None] * (rows - len(kept))
         self._positions = positions
 
-    def _decode(self, steps: int) -> None:
+    def _decode(self) -> None:
         self._fit([slot for slot in self._slots if slot is not None])
         assert self._cache is not None
         token, position, choice = self._inputs()
@@ -270,7 +269,7 @@ class Sampler:
             jnp.asarray(token),
             jnp.asarray(position),
             choice,
-            jnp.asarray(steps, jnp.int32),
+            jnp.asarray(DECODE_CHUNK, jnp.int32),
         )
         tokens, logprobs = np.asarray(decoded.tokens_B_C).tolist(), np.asarray(decoded.logprobs_B_C).tolist()
         counts, stopped = np.asarray(decoded.count_B).tolist(), np.asarray(decoded.stopped_B).tolist()
