@@ -20,3 +20,10 @@ def test_importing_termrl_loads_nothing_heavy() -> None:
     assert (
         subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip() == "[]"
     )
+
+
+def test_evaluate_is_a_function_whichever_part_was_imported_first() -> None:
+    for first in ("import termrl.evaluate.summary", "import termrl.api", "import termrl"):
+        script = f"{first}; from termrl import evaluate; import inspect; print(callable(evaluate))"
+        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert ended.stdout.strip() == "True", ended.stderr

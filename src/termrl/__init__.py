@@ -24,7 +24,6 @@ _HOMES = {
     "SandboxInterface": "termrl.sandbox.interface",
     "SandboxResult": "termrl.sandbox.interface",
     "TrainConfig": "termrl.config",
-    "evaluate": "termrl.api",
     "load_harbor_tasks": "termrl.tasks",
     "train": "termrl.api",
 }
@@ -44,6 +43,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Names are imported when they are asked for: the command line answers before anything heavy loads."""
+    if name == "evaluate":
+        return import_module("termrl.evaluate")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'termrl' has no attribute {name!r}")
