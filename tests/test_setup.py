@@ -99,6 +99,8 @@ class Project:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # A shell started in the background ignores Ctrl-C, and so would what it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
         )
 
     def run(self, *arguments: str) -> tuple[int, str, str]:

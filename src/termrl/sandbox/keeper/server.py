@@ -197,8 +197,10 @@ class Keeper:
             self._watched[stream] = lambda stream=stream: self._discard(stream)  # type: ignore[misc]
 
     def _discard(self, stream: int) -> None:
-        if not os.read(stream, _RECEIVE):
-            self._forget(stream)
+        # What made the stream readable may have been drained since, in the same round of events.
+        with contextlib.suppress(BlockingIOError):
+            if not os.read(stream, _RECEIVE):
+                self._forget(stream)
 
     def _time_to_deadline(self) -> float | None:
         deadlines = [command.deadline for command in self._commands.values() if command.deadline is not None]
