@@ -173,6 +173,24 @@ def unembed_matrix(params: Params) -> Array:
     return params.embed if params.unembed is None else params.unembed
 
 
+@jax.custom_vjp
+def linear(x_N_I: Array, weight_I_O: Array) -> Array:
+    """`x @ weight`, with a backward pass that XLA's CPU backend runs without transposing its operands."""
+    return x_N_I @ weight_I_O
+
+
+def _linear_forward(x_N_I: Array, weight_I_O: Array) -> tuple[Array, tuple[Array, Array]]:
+    return x_N_I @ weight_I_O, (x_N_I, weight_I_O)
+
+
+def _linear_backward(kept: tuple[Array, Array], out_N_O: Array) -> tuple[Array, Array]:
+    x_N_I, weight_I_O = kept
+    return out_N_O @ weight_I_O.T, jax.lax.dot_general(x_N_I, out_N_O, (((0,), (0,)), ((), ())))
+
+
+linear.defvjp(_linear_forward, _linear_backward)
+
+
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + eps) * weight
 
@@ -230,23 +248,25 @@ def hidden_states(params: Params, config: LlamaConfig, tokens_B_T: Array) -> Arr
 
     def block(x: Array, layer: Layers) -> tuple[Array, None]:
         normed = rms_norm(x, layer.attn_norm, config.rms_norm_eps)
-        qkv = normed @ jnp.concatenate([layer.q, layer.k, layer.v], axis=1)
+        qkv = linear(normed, jnp.concatenate([layer.q, layer.k, layer.v], axis=1))
         q, k, v = jnp.split(qkv, [layer.q.shape[1], layer.q.shape[1] + layer.k.shape[1]], axis=-1)
         q = rotate(heads(q, config.num_attention_heads), cos, sin)
         k = rotate(heads(k, config.num_key_value_heads), cos, sin)
         mixed = causal_attention(q, k, heads(v, config.num_key_value_heads))
-        x = x + mixed.transpose(0, 2, 1, 3).reshape(batch, time, -1) @ layer.o
+        x = x + linear(mixed.transpose(0, 2, 1, 3).reshape(batch * time, -1), layer.o)
         normed = rms_norm(x, layer.mlp_norm, config.rms_norm_eps)
-        gate, up = jnp.split(normed @ jnp.concatenate([layer.gate, layer.up], axis=1), 2, axis=-1)
-        return x + (jax.nn.silu(gate) * up) @ layer.down, None
+        gate, up = jnp.split(linear(normed, jnp.concatenate([layer.gate, layer.up], axis=1)), 2, axis=-1)
+        return x + linear(jax.nn.silu(gate) * up, layer.down), None
 
-    x, _ = jax.lax.scan(block, params.embed[tokens_B_T], params.layers)
-    return rms_norm(x, params.final_norm, config.rms_norm_eps)
+    x, _ = jax.lax.scan(block, params.embed[tokens_B_T.reshape(-1)], params.layers)
+    return rms_norm(x, params.final_norm, config.rms_norm_eps).reshape(batch, time, -1)
 
 
 def _rows_logprobs(unembed_V_D: Array, hidden_N_D: Array, targets_N: Array) -> Array:
     logits = hidden_N_D @ unembed_V_D.T
-    chosen = jnp.take_along_axis(logits, targets_N[:, None], axis=1)[:, 0]
+    # A masked sum rather than an index: the backward pass of indexing is a slow scatter.
+    target = jnp.arange(logits.shape[1]) == targets_N[:, None]
+    chosen = jnp.where(target, logits, 0.0).sum(axis=1)
     return chosen - jax.nn.logsumexp(logits, axis=1)
 
 

@@ -38,9 +38,9 @@ from termrl.engine.trainer import forward
 # Matrix products of 2 to 63 rows sum in one order and of 64 or more in another; decoding keeps to the first
 # and prefill to the second, so that the number of rows never changes a result.
 SLOT_BUCKETS = (8, 24, 48)
-PREFILL_ROWS = (2, 8)
+PREFILL_ROWS = (2, 4, 8)
 POSITION_BUCKETS = (256, 512, 768, 1024, 1536, 2048)
-PREFIX_BYTES = 256 << 20
+PREFIX_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,10 @@ class Sampler:
     def score(self, prompt: np.ndarray, on_done: Callable[[np.ndarray], None]) -> None:
         """Queues the logprobs of a prompt's tokens, NaN for the first."""
         self._scoring.append(_Scoring(prompt, on_done))
+
+    def release(self) -> None:
+        """Gives back the memory of held prefixes; what is still needed is computed again."""
+        self._prefixes = PrefixStore(PREFIX_BYTES)
 
     def step(self) -> None:
         if self._scoring:

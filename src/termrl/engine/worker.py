@@ -58,6 +58,8 @@ class Worker:
         if key not in self._samplers:
             self._samplers[key] = make()
             idle = [name for name, sampler in self._samplers.items() if not sampler.busy and name != key]
+            for name in idle:
+                self._samplers[name].release()
             for name in idle[: max(0, len(self._samplers) - IDLE_SAMPLERS)]:
                 del self._samplers[name]
         self._samplers.move_to_end(key)
