@@ -24,7 +24,9 @@ class BaseModel:
 
     @property
     def tokenizer_id(self) -> str:
-        return str(self.directory)
+        # The SDK takes a name with two slashes for org/model/variant, and drops the last part.
+        path = str(self.directory)
+        return f"{path}/" if path.count("/") == 2 else path
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:

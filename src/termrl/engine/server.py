@@ -149,7 +149,7 @@ class EngineServer:
         def set_error(error: Exception) -> None:
             self._loop.call_soon_threadsafe(_set_unless_done, future, None, error)
 
-        self._worker.submit(Job(work, set_result, set_error))
+        self._worker.submit(Job(work, set_result, set_error, quick=True))
         return await future
 
     def _later(
@@ -367,7 +367,8 @@ class EngineServer:
         except UserError as error:
             fail(error)
             return
-        self._worker.submit(Job(lambda: self._engine.sample(job, finish, fail), lambda _: None, fail))
+        work = partial(self._engine.sample, job, finish, fail)
+        self._worker.submit(Job(work, lambda _: None, fail, quick=True))
 
     async def _retrieve_future(self, request: web.Request) -> web.Response:
         request_id = (await _fields(request)).text("request_id")

@@ -1,7 +1,8 @@
-"""The one thread that computes. Jobs run in the order they came; sampling goes on between their pieces.
+"""The one thread that computes. Long jobs run in the order they came; sampling goes on between their pieces.
 
-A job is a function, or a generator function whose pauses let sampling have a turn. What a job raises goes to
-its caller; the thread itself ends only when told to.
+A long job is a function, or a generator function whose pauses let others have a turn. A quick job does not
+wait for the long ones: a request to sample joins its batch while a training pass is under way. What a job
+raises goes to its caller; the thread itself ends only when told to.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +21,13 @@ IDLE_SAMPLERS = 4
 
 _log = logging.getLogger(__name__)
 
-Work = Callable[[], Any]
-
 
 @dataclass(frozen=True)
 class Job:
-    work: Work
+    work: Callable[[], Any]
     on_done: Callable[[Any], None]
     on_error: Callable[[Exception], None]
+    quick: bool = False
 
 
 @dataclass
@@ -39,6 +39,8 @@ class _Running:
 class Worker:
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._backlog: deque[Job] = deque()
+        self._running: _Running | None = None
         self._samplers: OrderedDict[Hashable, Sampler] = OrderedDict()
         self._on_sampler_error: dict[Hashable, list[Callable[[Exception], None]]] = {}
         self._thread = threading.Thread(target=self._loop, name="engine-worker", daemon=True)
@@ -56,12 +58,12 @@ class Worker:
     def sampler(self, key: Hashable, make: Callable[[], Sampler]) -> Sampler:
         """The sampler of a snapshot, made if it is not held. Call it from inside a job."""
         if key not in self._samplers:
-            self._samplers[key] = make()
-            idle = [name for name, sampler in self._samplers.items() if not sampler.busy and name != key]
+            idle = [name for name, sampler in self._samplers.items() if not sampler.busy]
             for name in idle:
                 self._samplers[name].release()
-            for name in idle[: max(0, len(self._samplers) - IDLE_SAMPLERS)]:
+            for name in idle[: max(0, len(self._samplers) + 1 - IDLE_SAMPLERS)]:
                 del self._samplers[name]
+            self._samplers[key] = make()
         self._samplers.move_to_end(key)
         return self._samplers[key]
 
@@ -70,46 +72,53 @@ class Worker:
         self._on_sampler_error.setdefault(key, []).append(on_error)
 
     def _loop(self) -> None:
-        running: _Running | None = None
-        while True:
-            sampling = any(sampler.busy for sampler in self._samplers.values())
-            if running is None:
-                try:
-                    job = self._inbox.get(block=not sampling)
-                except queue.Empty:
-                    job = None
-                else:
-                    if job is None:
-                        return
-                    running = self._begin(job)
-                    # Requests that arrived together should share their first batch.
-                    if running is None and not self._inbox.empty():
-                        continue
-            else:
-                running = self._advance(running)
+        while self._take_jobs():
+            if self._running is not None:
+                self._advance()
+            elif self._backlog:
+                self._begin(self._backlog.popleft())
             self._step_samplers()
 
-    def _begin(self, job: Job) -> _Running | None:
+    def _take_jobs(self) -> bool:
+        """Takes what has arrived, waiting if there is nothing else to do; False when it is time to stop."""
+        idle = self._running is None and not self._backlog
+        idle = idle and not any(sampler.busy for sampler in self._samplers.values())
+        while True:
+            try:
+                job = self._inbox.get(block=idle)
+            except queue.Empty:
+                return True
+            if job is None:
+                return False
+            idle = False
+            if job.quick:
+                self._begin(job)
+            else:
+                self._backlog.append(job)
+
+    def _begin(self, job: Job) -> None:
         try:
             result = job.work()
         except Exception as error:
             job.on_error(error)
-            return None
+            return
         if isinstance(result, Generator):
-            return self._advance(_Running(job, result))
-        job.on_done(result)
-        return None
+            self._running = _Running(job, result)
+            self._advance()
+        else:
+            job.on_done(result)
 
-    def _advance(self, running: _Running) -> _Running | None:
+    def _advance(self) -> None:
+        running, self._running = self._running, None
+        assert running is not None
         try:
             next(running.generator)
         except StopIteration as end:
             running.job.on_done(end.value)
-            return None
         except Exception as error:
             running.job.on_error(error)
-            return None
-        return running
+        else:
+            self._running = running
 
     def _step_samplers(self) -> None:
         for key, sampler in list(self._samplers.items()):
