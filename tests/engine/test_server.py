@@ -330,3 +330,22 @@ def tensors(state: Path, path: str) -> dict[str, bytes]:
 
     file = state / "checkpoints" / f"{path.removeprefix('tinker://')}.safetensors"
     return {name: value.tobytes() for name, value in load_file(file).items()}
+
+
+def test_a_sampler_never_changes_its_weights_unsaid(
+    service: tinker.ServiceClient, trainee: tinker.TrainingClient
+) -> None:
+    path = trainee.save_state("changing").result().path
+    early = service.create_sampling_client(model_path=path)
+    before = sample(early)
+    late = service.create_sampling_client(model_path=path)
+    train(trainee, [text_datum(PROMPT)], rate=0.05)
+    trainee.save_state("changing", overwrite=True).result()
+    assert sample(early).logprobs == before.logprobs
+    assert sample(late).logprobs == before.logprobs
+    for _ in range(5):
+        sample(trainee.save_weights_and_get_sampling_client(), max_tokens=1)
+        train(trainee, [text_datum(PROMPT)])
+    with pytest.raises(tinker.RequestFailedError, match="was overwritten"):
+        sample(late)
+    assert sample(service.create_sampling_client(model_path=path)).logprobs != before.logprobs

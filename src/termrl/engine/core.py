@@ -39,12 +39,16 @@ class ModelMismatch(UserError):
 
 @dataclass(frozen=True)
 class SamplingSession:
-    """`snapshot` tells weights apart: sessions on the same weights share a sampler and its prefixes."""
+    """Weights to sample from: an adapter held in memory, one on disk, or none.
+
+    `snapshot` tells weights apart: sessions on the same weights share a sampler and its prefixes.
+    """
 
     base: BaseModel
-    lora: Lora | None
     snapshot: str
-    model_path: str | None = None
+    lora: Lora | None = None
+    path: CheckpointPath | None = None
+    created: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ class Engine:
     def snapshot(self, model_id: str, session_id: str) -> None:
         """A sampling session on the weights as they are now, kept in memory only."""
         trainer = self.trainer(model_id)
-        self._sessions[session_id] = SamplingSession(trainer.base, trainer.lora, session_id)
+        self._sessions[session_id] = SamplingSession(trainer.base, session_id, trainer.lora)
         self._ephemeral[session_id] = None
         while len(self._ephemeral) > EPHEMERAL_SNAPSHOTS:
             oldest, _ = self._ephemeral.popitem(last=False)
@@ -157,13 +161,13 @@ class Engine:
             if base_model is None:
                 raise UserError("A sampling session needs a base_model or a model_path.")
             base = self.base_model(base_model)
-            self._sessions[session_id] = SamplingSession(base, None, base.name)
+            self._sessions[session_id] = SamplingSession(base, base.name)
             return
         path = CheckpointPath.parse(model_path)
-        info, lora, _ = self.checkpoints.load(path)
+        info = self.checkpoints.info(path)
         base = self.base_model(base_model or info.base_model)
         snapshot = f"{path}@{info.created}"
-        self._sessions[session_id] = SamplingSession(base, lora, snapshot, str(path))
+        self._sessions[session_id] = SamplingSession(base, snapshot, path=path, created=info.created)
 
     def members(self, session_id: str) -> tuple[list[str], list[str]]:
         """The training clients and the sampling sessions a client session has made."""
@@ -215,7 +219,7 @@ class Engine:
             scores.append(found)
             finish_if_whole()
 
-        sampler = self._worker.sampler(session.snapshot, lambda: _make_sampler(session))
+        sampler = self._worker.sampler(session.snapshot, lambda: self._make_sampler(session))
         self._worker.watch(session.snapshot, on_error)
         settings = _with_room(job.settings, max(room, 1), config.eos_token_ids)
         if job.prompt_logprobs:
@@ -223,14 +227,18 @@ class Engine:
         for index in range(job.num_samples):
             sampler.sample(job.prompt, settings, index, partial(take_answer, index), job.is_wanted)
 
+    def _make_sampler(self, session: SamplingSession) -> Sampler:
+        lora = session.lora
+        if session.path is not None:
+            info, lora, _ = self.checkpoints.load(session.path)
+            if info.created != session.created:
+                raise UnknownModel(f"{session.path} was overwritten; create a new sampling client from it.")
+        params = session.base.params
+        return Sampler(session.base, params if lora is None else merged(params, lora))
+
 
 def _with_room(settings: SamplingSettings, room: int, eos_ids: tuple[int, ...]) -> SamplingSettings:
     stops = settings.stop_ids
     if settings.stops_at_eos:
         stops = tuple(dict.fromkeys((*stops, *eos_ids)))
     return replace(settings, max_tokens=min(settings.max_tokens, room), stop_ids=stops)
-
-
-def _make_sampler(session: SamplingSession) -> Sampler:
-    params = session.base.params
-    return Sampler(session.base, params if session.lora is None else merged(params, session.lora))

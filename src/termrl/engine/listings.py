@@ -57,7 +57,7 @@ class Listings:
         session = await self._do(lambda: self._engine.session(sampler_id))
         # The SDK opens a sampler's tokenizer by this name, so it has to be the directory.
         answer = {"sampler_id": sampler_id, "base_model": session.base.tokenizer_id}
-        return web.json_response(answer | {"model_path": session.model_path})
+        return web.json_response(answer | {"model_path": session.path and str(session.path)})
 
     async def _runs(self, request: web.Request) -> web.Response:
         runs = list((await self._do(self._collect_runs)).values())
