@@ -5,6 +5,7 @@ Everything that can be wrong with the input is found out before a run is made; e
 train, evaluate` gives.
 """
 
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -144,6 +145,7 @@ def new_run_name(run_root: Path, model_name: str) -> str:
 
 def _check(config: RolloutConfig) -> _Model:
     """Refuses what could not work, and opens the tokenizer."""
+    logging.getLogger().setLevel(config.log_level.upper())
     if config.environment_type == "local":
         require_local()
     if config.base_url is not None and not os.environ.get("TINKER_API_KEY"):
