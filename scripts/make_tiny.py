@@ -1,10 +1,10 @@
 """Makes `termrl/tiny`: a tokenizer from the agent's own text, and a small Llama pre-trained on shell notes.
 
 The notes are what a shell primer has: a request in words, then a command. They use names of the training side
-only, and only the families that have training tasks. A note's command is not always the right one
-(`--mistakes`), as in text at large: which command works is left to be learned in a terminal. The model sees
-nothing of the agent at work; it has leafed through its manual, so that its tokens mean something, and its
-tokenizer is made of the agent's own text, so that the agent's long prompt is short.
+only, and only the families that have training tasks; `--mistakes` makes some of them wrong, and the shipped
+model had none. The model sees nothing of the agent at work; it has leafed through its manual, so that its
+tokens mean something, and its tokenizer is made of the agent's own text, so that the agent's long prompt is
+short.
 
     .venv/bin/python scripts/make_tiny.py --output src/termrl/engine/tiny
 """
