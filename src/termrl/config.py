@@ -137,6 +137,21 @@ class TrainConfig(RolloutConfig):
     )
     num_substeps: int = chz.field(default=1, doc="optimizer updates in a step")
     learning_rate: float = chz.field(default=1e-4, doc="learning rate of reinforcement learning")
+    lr_schedule: Literal["constant", "linear", "cosine"] = chz.field(
+        default="constant", doc="how the learning rate falls until max_steps; linear and cosine end at zero"
+    )
+    lr_warmup_steps: int = chz.field(
+        default=0, doc="steps in which the learning rate rises to its full height"
+    )
+    adam_beta1: float = chz.field(
+        default=0.9, doc="how much of the gradient's mean Adam keeps from update to update"
+    )
+    adam_beta2: float = chz.field(default=0.95, doc="the same of its square")
+    adam_eps: float = chz.field(default=1e-8, doc="what Adam adds to the gradient's root mean square")
+    weight_decay: float = chz.field(
+        default=0.0, doc="how much weights shrink in an update, times the learning rate"
+    )
+    grad_clip_norm: float = chz.field(default=0.0, doc="largest norm a gradient may have; 0 = any")
     loss_fn: Literal["importance_sampling", "ppo"] = chz.field(
         default="importance_sampling", doc="loss that the advantages weigh"
     )
@@ -159,7 +174,11 @@ class TrainConfig(RolloutConfig):
     @chz.validate
     def _check_ranges(self) -> None:
         _at_least(1, self, "lora_rank", "batch_size", "num_substeps", "eval_attempts", "eval_n_tasks")
-        _at_least(0, self, "max_steps", "eval_every", "save_every")
+        _at_least(0, self, "max_steps", "eval_every", "save_every", "lr_warmup_steps")
+        _at_least(0, self, "adam_beta1", "adam_beta2", "adam_eps", "weight_decay", "grad_clip_norm")
+        for name in ("adam_beta1", "adam_beta2"):
+            if getattr(self, name) >= 1:
+                raise ContradictionError(f"{name} is {getattr(self, name)}: it must be below 1.")
         _above_zero(self, "learning_rate", "max_minutes")
         _at_least(1, self.warmup, "n_demonstrations", "epochs", "batch_size", prefix="warmup.")
         _above_zero(self.warmup, "learning_rate", prefix="warmup.")
@@ -201,7 +220,7 @@ class EvalConfig(RolloutConfig):
         _at_least(1, self, "attempts", "n_tasks")
 
 
-def _at_least(least: int, config: object, *names: str, prefix: str = "") -> None:
+def _at_least(least: float, config: object, *names: str, prefix: str = "") -> None:
     for name in names:
         value = getattr(config, name)
         if value is not None and value < least:

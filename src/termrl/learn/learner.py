@@ -39,13 +39,13 @@ class Learner:
         return cls(client, config, version=checkpoint.step)
 
     async def update(
-        self, minibatches: Sequence[Sequence[tinker.Datum]], loss_fn: LossFnType, learning_rate: float
+        self, minibatches: Sequence[Sequence[tinker.Datum]], loss_fn: LossFnType, adam: tinker.AdamParams
     ) -> dict[str, float]:
         """One optimizer update a minibatch, each submitted before the last one returned."""
         pending: list[tuple[Any, Any]] = []
         for datums in minibatches:
             gradient = await self._client.forward_backward_async(list(datums), loss_fn)
-            step = await self._client.optim_step_async(tinker.AdamParams(learning_rate=learning_rate))
+            step = await self._client.optim_step_async(adam)
             pending.append((gradient, step))
         metrics: dict[str, float] = {}
         for gradient, step in pending:

@@ -14,6 +14,7 @@ from termrl.learn.batch import make_batch
 from termrl.learn.learner import Learner
 from termrl.learn.order import step_tasks
 from termrl.learn.progress import Progress
+from termrl.learn.schedule import adam_at
 from termrl.rollout.collect import Attempt, collect
 from termrl.rollout.pool import RolloutPool
 from termrl.rollout.record import Rollout
@@ -50,10 +51,9 @@ async def reinforce(
         batch = make_batch(groups, config, step=step)
         metrics = batch.metrics
         if batch.rollout_datums:
-            losses = await learner.update(
-                batch.minibatches(config.num_substeps), config.loss_fn, config.learning_rate
-            )
-            metrics |= {"loss_sum": losses["loss:sum"]}
+            adam = adam_at(step, config)
+            losses = await learner.update(batch.minibatches(config.num_substeps), config.loss_fn, adam)
+            metrics |= {"loss_sum": losses["loss:sum"], "learning_rate": adam.learning_rate}
         else:
             progress.note(f"Step {step}: no group had rewards that differ, so nothing was trained.")
             learner.version += 1

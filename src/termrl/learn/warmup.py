@@ -109,5 +109,5 @@ async def imitate(
     for index, batch in enumerate(batches):
         rate = config.warmup.learning_rate * (1 - index / len(batches))
         weights = sum(float(datum.loss_fn_inputs["weights"].to_numpy().sum()) for datum in batch)
-        metrics = await learner.update([batch], "cross_entropy", rate)
+        metrics = await learner.update([batch], "cross_entropy", tinker.AdamParams(learning_rate=rate))
         progress.advance(loss=metrics["loss:sum"] / max(weights, 1.0))
