@@ -8,7 +8,7 @@ train, evaluate` gives.
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,9 @@ from termrl.rollout.pool import RolloutPool
 from termrl.rollout.record import Rollout
 from termrl.rollout.runner import RolloutRunner
 from termrl.rollout.settings import RolloutSettings
-from termrl.sandbox.preflight import require_local
+from termrl.sandbox.choice import choose_backend, environment_settings, make_ready
+from termrl.sandbox.interface import SandboxFactory
+from termrl.sandbox.labels import labelled_run
 from termrl.settings import to_dict
 from termrl.store import Run, find_run
 from termrl.store.run import DATABASE
@@ -70,8 +72,16 @@ class _Model:
     renderer: Renderer
 
 
-async def train(config: TrainConfig, *, progress: Progress | None = None) -> dict[str, Any]:
-    """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints."""
+async def train(
+    config: TrainConfig,
+    *,
+    progress: Progress | None = None,
+    sandbox_factory: SandboxFactory | None = None,
+) -> dict[str, Any]:
+    """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints.
+
+    `sandbox_factory` makes the sandboxes, instead of the backend that `environment_type` names.
+    """
     progress = progress or Silent()
     progress.phase("loading", None)
     model = _check(config)
@@ -79,11 +89,15 @@ async def train(config: TrainConfig, *, progress: Progress | None = None) -> dic
     if config.warmup.enabled:
         demonstrated_tasks(tasks, config)
     held_out = _held_out_tasks(config)
-    with _open_run(config) as run:
+    every_task = [*tasks, *(task for members in held_out.values() for task in members)]
+    backend = choose_backend(config, sandbox_factory)
+    make_ready(backend, every_task)
+    with _open_run(config) as run, labelled_run(run.path.name):
         metrics = MetricsFile(run.path / "metrics.jsonl", run.steps())
         try:
             async with _service(config, run.path / "engine", run.path / "engine.log") as service:
-                pool = await _pool(config, service, model.renderer, run.path)
+                where = environment_settings(backend, every_task)
+                pool = await _pool(config, service, model.renderer, run.path, where)
                 evaluate_held_out = _evaluation(run, pool, held_out, config, progress)
                 await train_run(
                     run,
@@ -102,14 +116,21 @@ async def train(config: TrainConfig, *, progress: Progress | None = None) -> dic
         return summarize(run)
 
 
-async def evaluate(config: EvalConfig, *, progress: Progress | None = None) -> EvalResult:
+async def evaluate(
+    config: EvalConfig,
+    *,
+    progress: Progress | None = None,
+    sandbox_factory: SandboxFactory | None = None,
+) -> EvalResult:
     """Attempts every task of a dataset with a model, or with a checkpoint of it."""
     progress = progress or Silent()
     progress.phase("loading", None)
     model = _check(config)
     tasks = load_harbor_tasks(config.dataset)[: config.n_tasks]
     checkpoint, state = _checkpoint(config)
-    with _open_run(config) as run:
+    backend = choose_backend(config, sandbox_factory)
+    make_ready(backend, tasks)
+    with _open_run(config) as run, labelled_run(run.path.name):
         async with _service(config, state or run.path / "engine", run.path / "engine.log") as service:
             client = await service.create_sampling_client_async(
                 model_path=checkpoint, base_model=None if checkpoint else config.model_name
@@ -120,7 +141,8 @@ async def evaluate(config: EvalConfig, *, progress: Progress | None = None) -> E
                 stop=model.renderer.get_stop_token_ids(),
                 temperature=config.temperature,
             )
-            pool = await _pool(config, service, model.renderer, run.path)
+            where = environment_settings(backend, tasks)
+            pool = await _pool(config, service, model.renderer, run.path, where)
             with timed_phase(run, "eval"):
                 rollouts = await evaluate_tasks(
                     run,
@@ -146,8 +168,6 @@ def new_run_name(run_root: Path, model_name: str) -> str:
 def _check(config: RolloutConfig) -> _Model:
     """Refuses what could not work, and opens the tokenizer."""
     logging.getLogger().setLevel(config.log_level.upper())
-    if config.environment_type == "local":
-        require_local()
     if config.base_url is not None and not os.environ.get("TINKER_API_KEY"):
         raise MissingKeyError(
             f"base_url is {config.base_url} but there is no TINKER_API_KEY: put it into .env."
@@ -206,7 +226,11 @@ async def _service(config: RolloutConfig, state: Path, log: Path) -> AsyncIterat
 
 
 async def _pool(
-    config: RolloutConfig, service: tinker.ServiceClient, renderer: Renderer, run_path: Path
+    config: RolloutConfig,
+    service: tinker.ServiceClient,
+    renderer: Renderer,
+    run_path: Path,
+    where: Mapping[str, Any],
 ) -> RolloutPool:
     limit = config.context_limit
     if limit is None:
@@ -225,8 +249,8 @@ async def _pool(
         context_limit=limit,
         enable_summarize=config.enable_summarize,
         proactive_summarization_threshold=config.proactive_summarization_threshold,
-        environment=config.environment_type,
         keep_trials=config.keep_trials,
+        **where,
     )
     return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
 
