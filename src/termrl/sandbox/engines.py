@@ -84,7 +84,11 @@ class LabelledDocker(DockerEnvironment):
             },
         }
         if not any("command" in (each.get("services") or {}).get(MAIN_SERVICE_NAME, {}) for each in written):
-            services[MAIN_SERVICE_NAME]["command"] = ["sh", "-c", f"sleep {lifetime}"]
+            # Nothing listens to a first process that sleeps: asking it to end would only cost ten seconds.
+            services[MAIN_SERVICE_NAME] |= {
+                "command": ["sh", "-c", f"sleep {lifetime}"],
+                "stop_signal": "SIGKILL",
+            }
         if self._is_cut_off and not written:
             services[MAIN_SERVICE_NAME]["network_mode"] = "none"
             del document["networks"]
