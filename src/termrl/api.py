@@ -17,6 +17,7 @@ from typing import Any
 import chz
 import tinker
 
+from termrl.agents.tools import tools_of
 from termrl.cache import cache_directory
 from termrl.config import EvalConfig, RolloutConfig, TrainConfig
 from termrl.engine.catalog import resolve_model
@@ -36,7 +37,8 @@ from termrl.rollout.pool import RolloutPool
 from termrl.rollout.record import Rollout
 from termrl.rollout.runner import RolloutRunner
 from termrl.rollout.settings import RolloutSettings
-from termrl.sandbox.choice import choose_backend, environment_settings, make_ready
+from termrl.sandbox.backends import Backend
+from termrl.sandbox.choice import choose_backend, environment_settings, make_ready, start_from_snapshots
 from termrl.sandbox.interface import SandboxFactory
 from termrl.sandbox.labels import labelled_run
 from termrl.settings import to_dict
@@ -96,6 +98,7 @@ async def train(
         metrics = MetricsFile(run.path / "metrics.jsonl", run.steps())
         try:
             async with _service(config, run.path / "engine", run.path / "engine.log") as service:
+                backend = await _with_snapshots(config, backend, every_task, progress)
                 where = environment_settings(backend, every_task)
                 pool = await _pool(config, service, model.renderer, run.path, where)
                 evaluate_held_out = _evaluation(run, pool, held_out, config, progress)
@@ -141,6 +144,7 @@ async def evaluate(
                 stop=model.renderer.get_stop_token_ids(),
                 temperature=config.temperature,
             )
+            backend = await _with_snapshots(config, backend, tasks, progress)
             where = environment_settings(backend, tasks)
             pool = await _pool(config, service, model.renderer, run.path, where)
             with timed_phase(run, "eval"):
@@ -223,6 +227,15 @@ async def _service(config: RolloutConfig, state: Path, log: Path) -> AsyncIterat
     ) as engine:
         with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as service:
             yield service
+
+
+async def _with_snapshots(
+    config: RolloutConfig, backend: Backend, tasks: Sequence[HarborTask], progress: Progress
+) -> Backend:
+    if not config.snapshots:
+        return backend
+    agent = tools_of(config.agent, backend.environment_type).key
+    return await start_from_snapshots(backend, tasks, agent, progress.note)
 
 
 async def _pool(
