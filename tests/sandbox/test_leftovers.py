@@ -15,17 +15,29 @@ from termrl.sandbox.keeper import cgroups
 from termrl.sandbox.labels import Label, current_label, identity, is_alive, labelled_run
 from termrl.sandbox.leftovers import find, reap
 
+SLEEPER = b"sleep\x0086399.25\0"
 RUN = Path(__file__).with_name("run_of_thirty_two.py")
 
 
 def state(layers: Path) -> dict[str, object]:
-    """What a run could leave on this host: mounts, sandboxes, control groups, half-built layers."""
+    """What a run could leave on this host; what somebody else's living run has open is theirs."""
+    own = [each for each in find(layers, engines=()) if each.left_over or each.label.run == "thirty-two"]
+    groups = [path for name, paths in cgroups.labelled().items() if "thirty-two" in name for path in paths]
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     return {
-        "mounts": Path("/proc/self/mountinfo").read_text(),
-        "belongings": {(each.kind, each.name) for each in find(layers, engines=())},
-        "cgroups": sorted(path for paths in cgroups.labelled().values() for path in paths),
+        "mounts": [line for line in mounts if "/docker" not in line],
+        "belongings": {(each.kind, each.name) for each in own},
+        "cgroups": groups,
         "layers": sorted(path.name for path in layers.glob(".*")),
+        "sleepers": [path for path in Path("/proc").glob("[0-9]*/cmdline") if _reads(path) == SLEEPER],
     }
+
+
+def _reads(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def start(folder: Path, layers: Path) -> tuple[subprocess.Popen[bytes], int]:
