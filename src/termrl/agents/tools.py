@@ -36,9 +36,9 @@ def tools_of(agent: str, environment_type: str) -> AgentTools:
         )
 
     async def install(environment: BaseEnvironment) -> None:
-        named = {"import_path": agent} if ":" in agent else {"name": agent}
+        config = AgentConfig(import_path=agent) if ":" in agent else AgentConfig(name=agent)
         with TemporaryDirectory(prefix="termrl-agent-") as folder:
-            made = AgentFactory.create_agent_from_config(AgentConfig(**named), logs_dir=Path(folder))
+            made = AgentFactory.create_agent_from_config(config, logs_dir=Path(folder))
             await made.setup(environment)
 
     return AgentTools(f"agent {agent}", install)
