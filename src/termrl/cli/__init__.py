@@ -20,6 +20,10 @@ COMMANDS = {
     "tasks list": ("termrl.cli.tasks_list", "list the tasks of a dataset"),
     "runs list": ("termrl.cli.runs_list", "list the runs on this machine"),
     "runs show": ("termrl.cli.runs_show", "show what a run reached, and where its time went"),
+    "replay": (
+        "termrl.cli.replay",
+        "type a stored rollout's answers again in a fresh sandbox, without a model",
+    ),
     "doctor": ("termrl.cli.doctor", "check that this machine has what a run needs"),
 }
 INTERRUPTED = 130
