@@ -355,5 +355,4 @@ def _table(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.modules.setdefault("harness", sys.modules["__main__"])
     sys.exit(main())
