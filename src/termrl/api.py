@@ -9,7 +9,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,9 @@ from termrl.rollout.replay import ReplayReport, replay
 from termrl.rollout.reward import RewardRule, load_reward_function
 from termrl.rollout.runner import RolloutRunner
 from termrl.rollout.settings import RolloutSettings
-from termrl.sandbox.preflight import require_local
+from termrl.sandbox.choice import choose_backend, environment_settings, make_ready
+from termrl.sandbox.interface import SandboxFactory
+from termrl.sandbox.labels import labelled_run
 from termrl.settings import to_dict
 from termrl.store import Place, Run, find_run
 from termrl.store.run import DATABASE
@@ -83,8 +85,16 @@ class _Model:
         return self.choice.renderer
 
 
-async def train(config: TrainConfig, *, progress: Progress | None = None) -> dict[str, Any]:
-    """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints."""
+async def train(
+    config: TrainConfig,
+    *,
+    progress: Progress | None = None,
+    sandbox_factory: SandboxFactory | None = None,
+) -> dict[str, Any]:
+    """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints.
+
+    `sandbox_factory` makes the sandboxes, instead of the backend that `environment_type` names.
+    """
     progress = progress or Silent()
     progress.phase("loading", None)
     model = _check(config)
@@ -92,12 +102,16 @@ async def train(config: TrainConfig, *, progress: Progress | None = None) -> dic
     if config.warmup.enabled:
         demonstrated_tasks(tasks, config)
     held_out = _held_out_tasks(config)
-    with _open_run(config) as run:
+    every_task = [*tasks, *(task for members in held_out.values() for task in members)]
+    backend = choose_backend(config, sandbox_factory)
+    make_ready(backend, every_task)
+    with _open_run(config) as run, labelled_run(run.path.name):
         _record(run, config, model)
         metrics = MetricsFile(run.path / "metrics.jsonl", run.steps())
         try:
             async with _service(config, run.path / "engine", run.path / "engine.log") as service:
-                pool = await _pool(config, service, model.renderer, run)
+                where = environment_settings(backend, every_task)
+                pool = await _pool(config, service, model.renderer, run, where)
                 evaluate_held_out = _evaluation(run, pool, held_out, config, progress)
                 await train_run(
                     run,
@@ -116,14 +130,21 @@ async def train(config: TrainConfig, *, progress: Progress | None = None) -> dic
         return summarize(run)
 
 
-async def evaluate(config: EvalConfig, *, progress: Progress | None = None) -> EvalResult:
+async def evaluate(
+    config: EvalConfig,
+    *,
+    progress: Progress | None = None,
+    sandbox_factory: SandboxFactory | None = None,
+) -> EvalResult:
     """Attempts every task of a dataset with a model, or with a checkpoint of it."""
     progress = progress or Silent()
     progress.phase("loading", None)
     model = _check(config)
     tasks = load_harbor_tasks(config.dataset)[: config.n_tasks]
     checkpoint, state = _checkpoint(config)
-    with _open_run(config) as run:
+    backend = choose_backend(config, sandbox_factory)
+    make_ready(backend, tasks)
+    with _open_run(config) as run, labelled_run(run.path.name):
         _record(run, config, model)
         async with _service(config, state or run.path / "engine", run.path / "engine.log") as service:
             client = await service.create_sampling_client_async(
@@ -135,7 +156,8 @@ async def evaluate(config: EvalConfig, *, progress: Progress | None = None) -> E
                 stop=model.renderer.get_stop_token_ids(),
                 temperature=config.temperature,
             )
-            pool = await _pool(config, service, model.renderer, run)
+            where = environment_settings(backend, tasks)
+            pool = await _pool(config, service, model.renderer, run, where)
             with timed_phase(run, "eval"):
                 rollouts = await evaluate_tasks(
                     run,
@@ -169,10 +191,13 @@ async def replay_stored(run_path: Path, which: str) -> ReplayReport:
     if task is None:
         raise UserError(f"The task {rollout.task_name} is not in the run's datasets any more.")
     model = _check(config)
+    backend = choose_backend(config, None)
+    make_ready(backend, [task])
+    where = environment_settings(backend, [task])
     with tempfile.TemporaryDirectory(prefix="termrl-replay-") as trials:
         longest = max((turn.end for turn in rollout.turns), default=0)
         roomy = limit or longest + config.max_tokens
-        runner = RolloutRunner(_rollout_settings(config, roomy, Path(trials)), model.renderer)
+        runner = RolloutRunner(_rollout_settings(config, roomy, Path(trials), where), model.renderer)
         try:
             return await replay(runner, task, rollout, model.tokenizer)
         finally:
@@ -206,8 +231,6 @@ def new_run_name(run_root: Path, model_name: str) -> str:
 def _check(config: RolloutConfig) -> _Model:
     """Refuses what could not work, and opens the tokenizer."""
     logging.getLogger().setLevel(config.log_level.upper())
-    if config.environment_type == "local":
-        require_local()
     if config.base_url is not None and not os.environ.get("TINKER_API_KEY"):
         raise MissingKeyError(
             f"base_url is {config.base_url} but there is no TINKER_API_KEY: put it into .env."
@@ -304,7 +327,11 @@ async def _service(config: RolloutConfig, state: Path, log: Path) -> AsyncIterat
 
 
 async def _pool(
-    config: RolloutConfig, service: tinker.ServiceClient, renderer: Renderer, run: Run
+    config: RolloutConfig,
+    service: tinker.ServiceClient,
+    renderer: Renderer,
+    run: Run,
+    where: Mapping[str, Any],
 ) -> RolloutPool:
     limit = config.context_limit
     if limit is None:
@@ -316,11 +343,13 @@ async def _pool(
             f"The server does not say how long {config.model_name}'s context is: set context_limit."
         )
     run.record_fact("context_limit", limit)
-    settings = _rollout_settings(config, limit, run.path / "trials")
+    settings = _rollout_settings(config, limit, run.path / "trials", where)
     return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
 
 
-def _rollout_settings(config: RolloutConfig, limit: int, trials_dir: Path) -> RolloutSettings:
+def _rollout_settings(
+    config: RolloutConfig, limit: int, trials_dir: Path, where: Mapping[str, Any]
+) -> RolloutSettings:
     return RolloutSettings(
         model_name=config.model_name,
         trials_dir=trials_dir,
@@ -329,7 +358,6 @@ def _rollout_settings(config: RolloutConfig, limit: int, trials_dir: Path) -> Ro
         context_limit=limit,
         enable_summarize=config.enable_summarize,
         proactive_summarization_threshold=config.proactive_summarization_threshold,
-        environment=config.environment_type,
         agent=config.agent,
         early_return=_returns_early(config),
         keep_thinking=_keeps_thinking(config),
@@ -337,6 +365,7 @@ def _rollout_settings(config: RolloutConfig, limit: int, trials_dir: Path) -> Ro
         reward_fn=config.reward_fn,
         gateway_url=config.gateway_url,
         keep_trials=config.keep_trials,
+        **where,
     )
 
 

@@ -93,6 +93,19 @@ class RolloutConfig:
     environment_type: str = chz.field(
         default="local", doc="where sandboxes run: local, or a Harbor environment (docker, daytona, ...)"
     )
+    environment_kwargs: tuple[str, ...] | None = chz.field(
+        default=None, doc="what the sandbox's backend is told besides, as NAME=VALUE separated by commas"
+    )
+    base_images: tuple[str, ...] | None = chz.field(
+        default=None, doc="local images to use for others, as IMAGE=IMAGE separated by commas"
+    )
+    sandbox_timeout: int | None = chz.field(
+        default=None, doc="seconds a sandbox lives at most; none = what its task's time-outs come to"
+    )
+    snapshots: bool = chz.field(
+        default=True, doc="start sandboxes from snapshots where `termrl snapshot create` made them"
+    )
+    prewarm: int = chz.field(default=0, doc="sandboxes to keep booted ahead of the demand")
     n_parallel_envs: int = chz.field(default=16, doc="rollouts at the same time")
     max_turns: int = chz.field(default=50, doc="model calls a rollout may make")
     max_tokens: int = chz.field(default=1024, doc="tokens an answer may have")
@@ -109,8 +122,8 @@ class RolloutConfig:
 
     @chz.validate
     def _check_rollouts(self) -> None:
-        _at_least(1, self, "n_parallel_envs", "max_turns", "max_tokens", "context_limit")
-        _at_least(0, self, "seed")
+        _at_least(1, self, "n_parallel_envs", "max_turns", "max_tokens", "context_limit", "sandbox_timeout")
+        _at_least(0, self, "seed", "prewarm")
         _above_zero(self, "temperature", "proactive_summarization_threshold")
         if self.context_limit is not None and self.max_tokens >= self.context_limit:
             raise ContradictionError(
