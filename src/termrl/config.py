@@ -65,8 +65,30 @@ class RolloutConfig:
     context_limit: int | None = chz.field(
         default=None, doc="tokens of context to use at most; none = what the model has"
     )
-    agent: Literal["terminus-2"] = chz.field(
-        default="terminus-2", doc="loop that turns model answers into terminal actions"
+    renderer: str = chz.field(
+        default="auto", doc="how messages become tokens: auto = by the model's name, or a family's name"
+    )
+    keep_thinking: bool | None = chz.field(
+        default=None,
+        doc="keep earlier thoughts in the prompt; none = yes in training, as the family has it in evaluation",
+    )
+    agent: str = chz.field(
+        default="terminus-2",
+        doc="loop that turns answers into actions: terminus-2, bash, a Harbor agent's name, or module:Class",
+    )
+    early_return: bool | None = chz.field(
+        default=None,
+        doc="end a command's wait once it is done and the screen still; none = in training only",
+    )
+    gateway_url: str | None = chz.field(
+        default=None,
+        doc="address by which sandboxes elsewhere reach the policy, for agents that are black boxes",
+    )
+    reward: str | None = chz.field(
+        default=None, doc="verifier's reward that counts, or a sum such as 0.7*tests+0.3*style; none = reward"
+    )
+    reward_fn: str | None = chz.field(
+        default=None, doc="grader of your own, module:function, asked with the rollout and its sandbox"
     )
     environment_type: str = chz.field(
         default="local", doc="where sandboxes run: local, or a Harbor environment (docker, daytona, ...)"
@@ -112,6 +134,10 @@ class RolloutConfig:
             raise ContradictionError(
                 "proactive_summarization_threshold is set but enable_summarize is off: "
                 "turn it on, or leave the threshold out."
+            )
+        if self.gateway_url is not None and not self.gateway_url.startswith(("http://", "https://")):
+            raise ContradictionError(
+                f"gateway_url is '{self.gateway_url}': it must begin with http:// or https://."
             )
         if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
             raise ContradictionError(

@@ -29,6 +29,10 @@ COMMANDS = {
     "snapshot renew": ("termrl.cli.snapshot_renew", "let snapshots live longer"),
     "snapshot destroy": ("termrl.cli.snapshot_destroy", "remove snapshots"),
     "snapshot sync": ("termrl.cli.snapshot_sync", "bring records and snapshots into step"),
+    "replay": (
+        "termrl.cli.replay",
+        "type a stored rollout's answers again in a fresh sandbox, without a model",
+    ),
     "sandbox list": ("termrl.cli.sandbox_list", "list what runs have open, and what a crash left behind"),
     "sandbox reap": ("termrl.cli.sandbox_reap", "remove what runs that are gone left behind"),
     "images import": ("termrl.cli.images_import", "import a root file system for the local sandbox"),

@@ -261,13 +261,16 @@ class LocalEnvironment(BaseEnvironment):
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         await self._move("download", source_dir, str(Path(target_dir).absolute()), directory=True)
 
-    async def prepare_verification(self) -> None:
+    async def prepare_verification(self) -> list[str]:
         """Call between agent and verifier: ends the agent's terminal and makes /logs/verifier and /tests new.
 
         From here on commands and files go through a view of the sandbox whose two directories exist for the
         verifier only: what the agent put there, or what it left running puts there later, is not seen.
+        Returns what the agent had left there, or elsewhere, for a verifier to trip over.
         """
-        await self._running().ask("prepare_verification", name=self._name)
+        await self._running().ask("prepare_verification", name=self._name, workdir=self.workdir)
+        signs: list[str] = (await self._running().ask("signs", name=self._name))["signs"]
+        return signs
 
     async def end_verification(self) -> None:
         """Back to the agent's view, for a task that has another step."""

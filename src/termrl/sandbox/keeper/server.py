@@ -20,6 +20,7 @@ from .commands import Command, Job, exit_code, start
 from .inside import NoSuchSandbox, Sandbox, spawn, spawn_on_host
 from .messages import BootPlan, decode, encode
 from .probe import probe
+from .signs import find_signs, host_links
 from .terminal import end_terminal
 from .view import open_view
 
@@ -39,6 +40,7 @@ class Keeper:
         self._as_root = privileged()
         self._sandboxes: dict[str, Sandbox] = {}
         self._commands: dict[int, Command] = {}
+        self._signs: dict[str, list[str]] = {}
         self._jobs: dict[int, Job] = {}
         self._stopping: dict[str, int] = {}
         self._booting: dict[str, Sandbox] = {}
@@ -348,9 +350,10 @@ class Keeper:
 
     # Verification
 
-    def _do_prepare_verification(self, request: int, name: str) -> None:
+    def _do_prepare_verification(self, request: int, name: str, workdir: str) -> None:
         sandbox = self._sandbox(name)
         sandbox.close_view()
+        links = host_links()
         errors, complaints = os.pipe()
         here, there = socket.socketpair()
         owner = root_id(self._as_root)
@@ -359,7 +362,8 @@ class Keeper:
             os.dup2(complaints, 2)
             here.close()
             end_terminal()
-            socket.send_fds(there, [b"v"], [open_view(owner)])
+            signs = "\0".join(find_signs(workdir, links)).encode()
+            socket.send_fds(there, [b"v", signs], [open_view(owner)])
 
         try:
             worker = spawn(sandbox, body, keep_rights=True)
@@ -374,10 +378,15 @@ class Keeper:
         self._work(Job(request, {worker}, errors))
 
     def _on_view(self, sandbox: Sandbox, channel: socket.socket) -> None:
-        _, fds, _, _ = socket.recv_fds(channel, 1, 1)
+        said, fds, _, _ = socket.recv_fds(channel, _RECEIVE, 1)
         self._forget(channel.detach())
         if fds:
             sandbox.view = fds[0]
+            self._signs[sandbox.name] = [sign for sign in said[1:].decode().split("\0") if sign]
+
+    def _do_signs(self, request: int, name: str) -> None:
+        """What the last preparation of a verification found that the agent had left for it."""
+        self._answer(request, signs=self._signs.pop(name, []))
 
     def _do_end_verification(self, request: int, name: str) -> None:
         self._sandbox(name).close_view()
