@@ -25,8 +25,15 @@ from termrl.errors import UserError
 from termrl.evaluate.held_out import evaluate_tasks, rate_of
 from termrl.evaluate.intervals import Rate
 from termrl.evaluate.summary import EVALUATION_STAGE, summarize
+from termrl.learn.losses import check_loss
+from termrl.learn.meter import Meter
+from termrl.learn.order import planned_steps
+from termrl.learn.prices import read_prices
 from termrl.learn.progress import Progress, Silent
-from termrl.learn.train import Evaluate, timed_phase, train_run
+from termrl.learn.selection import refuse_overlap, select_tasks, split_tasks
+from termrl.learn.stop import Stop
+from termrl.learn.train import timed_phase, train_run
+from termrl.learn.training import Evaluate, Training
 from termrl.learn.warmup import demonstrated_tasks, family_of
 from termrl.observe.metrics import MetricsFile
 from termrl.policy.rendering import Renderer, make_renderer
@@ -70,33 +77,40 @@ class _Model:
     renderer: Renderer
 
 
-async def train(config: TrainConfig, *, progress: Progress | None = None) -> dict[str, Any]:
-    """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints."""
-    progress = progress or Silent()
+async def train(
+    config: TrainConfig, *, progress: Progress | None = None, stop: Stop | None = None
+) -> dict[str, Any]:
+    """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints.
+
+    A run that reaches a limit, or that `stop` asks to end, raises the reason once all of it is stored.
+    """
+    progress, stop = progress or Silent(), stop or Stop()
     progress.phase("loading", None)
     model = _check(config)
-    tasks = load_harbor_tasks(config.dataset)
-    if config.warmup.enabled:
-        demonstrated_tasks(tasks, config)
-    held_out = _held_out_tasks(config)
+    check_loss(config)
+    prices = read_prices(config)
+    tasks, held_out = _tasks(config)
     with _open_run(config) as run:
         metrics = MetricsFile(run.path / "metrics.jsonl", run.steps())
         try:
             async with _service(config, run.path / "engine", run.path / "engine.log") as service:
                 pool = await _pool(config, service, model.renderer, run.path)
-                evaluate_held_out = _evaluation(run, pool, held_out, config, progress)
-                await train_run(
-                    run,
-                    config,
-                    service,
-                    pool,
-                    tasks,
-                    model.tokenizer,
-                    model.renderer,
-                    evaluate=evaluate_held_out,
-                    log=metrics.log,
+                training = Training(
+                    run=run,
+                    config=config,
+                    service=service,
+                    pool=pool,
+                    tasks=tasks,
+                    tokenizer=model.tokenizer,
+                    renderer=model.renderer,
+                    steps=planned_steps(config, len(tasks)),
+                    meter=Meter(run, config, prices, pool, stop),
+                    stop=stop,
                     progress=progress,
+                    evaluate=_evaluation(run, pool, held_out, config),
+                    log=metrics.log,
                 )
+                await train_run(training)
         finally:
             metrics.close()
         return summarize(run)
@@ -159,13 +173,22 @@ def _check(config: RolloutConfig) -> _Model:
     return _Model(tokenizer, make_renderer(tokenizer, config.model_name))
 
 
-def _held_out_tasks(config: TrainConfig) -> dict[str, list[HarborTask]]:
+def _tasks(config: TrainConfig) -> tuple[list[HarborTask], dict[str, list[HarborTask]]]:
+    """The tasks to train on, and the sets of those held out."""
+    tasks, split = split_tasks(select_tasks(load_harbor_tasks(config.dataset), config), config)
     sources = {HELD_OUT: config.eval_dataset, HELD_OUT_FAMILIES: config.eval_dataset_families}
-    return {
-        name: load_harbor_tasks(source)[: config.eval_n_tasks]
+    held_out = {
+        name: load_harbor_tasks(source)
         for name, source in sources.items()
-        if source is not None
+        if source is not None and split is None
     }
+    if split is not None:
+        held_out = {HELD_OUT: split}
+    for members in held_out.values():
+        refuse_overlap(tasks, members)
+    if config.warmup.enabled:
+        demonstrated_tasks(tasks, config)
+    return tasks, {name: members[: config.eval_n_tasks] for name, members in held_out.items()}
 
 
 def _open_run(config: RolloutConfig) -> Run:
@@ -174,8 +197,11 @@ def _open_run(config: RolloutConfig) -> Run:
     kind = "train" if isinstance(config, TrainConfig) else "eval"
     if not (path / DATABASE).exists():
         return Run.create(path, kind=kind, settings=to_dict(chz.replace(config, run_name=path.name)))
-    if config.behavior_if_run_exists == "raise":
-        raise RunExistsError(f"The run {path} is there already: give another run_name, or go on with it.")
+    if config.behavior_if_run_exists != "resume":
+        raise RunExistsError(
+            f"The run {path} is there already: give another run_name, or go on with it "
+            "(behavior_if_run_exists=resume)."
+        )
     return Run.open(path, write=True)
 
 
@@ -226,6 +252,7 @@ async def _pool(
         enable_summarize=config.enable_summarize,
         proactive_summarization_threshold=config.proactive_summarization_threshold,
         environment=config.environment_type,
+        agent_timeout_seconds=config.sandbox_timeout,
         keep_trials=config.keep_trials,
     )
     return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
@@ -236,12 +263,11 @@ def _evaluation(
     pool: RolloutPool,
     held_out: dict[str, list[HarborTask]],
     config: TrainConfig,
-    progress: Progress,
 ) -> Evaluate:
     tasks = [task for members in held_out.values() for task in members]
     set_of = {task.task_name: name for name, members in held_out.items() for task in members}
 
-    async def evaluate_held_out(name: str, step: int, sampler: Sampler) -> None:
+    async def evaluate_held_out(name: str, step: int, sampler: Sampler, progress: Progress) -> None:
         await evaluate_tasks(
             run,
             pool,

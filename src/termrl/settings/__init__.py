@@ -18,7 +18,7 @@ import chz
 
 from termrl.config import ALIASES, RolloutConfig, TrainConfig
 from termrl.errors import UserError
-from termrl.settings.values import expected, parse_value, show_value
+from termrl.settings.values import expected, is_mapping, parse_value, show_value
 
 SHIPPED = Path(__file__).parent
 
@@ -172,7 +172,7 @@ def _convert(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     settings = all_settings()
     converted: dict[str, Any] = {}
     given_as: dict[str, str] = {}
-    for key, value in values.items():
+    for key, value in _tables(values).items():
         name = ALIASES.get(key, key)
         if name not in settings:
             raise UnknownSettingError(f"There is no setting '{key}'{where}{_did_you_mean(key, settings)}")
@@ -184,6 +184,19 @@ def _convert(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
             )
         converted[name], given_as[name] = new, key
     return converted
+
+
+def _tables(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a table whose keys are the user's own, typed or flattened one by one, as one value."""
+    gathered: dict[str, Any] = {}
+    for key, value in values.items():
+        table, _, entry = key.partition(".")
+        setting = all_settings().get(table)
+        if entry and setting is not None and is_mapping(setting.type):
+            gathered[table] = {**gathered.get(table, {}), entry: value}
+        else:
+            gathered[key] = value
+    return gathered
 
 
 def _did_you_mean(key: str, settings: Mapping[str, Setting]) -> str:
