@@ -1,7 +1,7 @@
 """How much better a rollout did than what it is compared with: one module a way to say it.
 
 Each is an `Advantage`: the rewards of one group go in, advantages come out in the same order.
-`make_advantage` chooses by the settings. Only `reinforce` looks beyond the group, at a baseline that is handed to it.
+`make_advantage` chooses by the settings. Only `reinforce` looks beyond the group, at a baseline it is given.
 """
 
 from collections.abc import Callable, Sequence
