@@ -5,6 +5,7 @@ Everything that can be wrong with the input is found out before a run is made; e
 train, evaluate` gives.
 """
 
+import json
 import logging
 import os
 import time
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import chz
@@ -25,11 +27,14 @@ from termrl.errors import UserError
 from termrl.evaluate.held_out import evaluate_tasks, rate_of
 from termrl.evaluate.intervals import Rate
 from termrl.evaluate.summary import EVALUATION_STAGE, summarize
+from termrl.learn.estimate import Estimate, estimate_step
 from termrl.learn.losses import check_loss
 from termrl.learn.meter import Meter
-from termrl.learn.order import planned_steps
+from termrl.learn.order import nth_task, planned_steps
 from termrl.learn.prices import read_prices
 from termrl.learn.progress import Progress, Silent
+from termrl.learn.rehearsal import rehearse
+from termrl.learn.resume import RunExistsError, free_name
 from termrl.learn.selection import refuse_overlap, select_tasks, split_tasks
 from termrl.learn.stop import Stop
 from termrl.learn.train import timed_phase, train_run
@@ -55,10 +60,6 @@ HELD_OUT_FAMILIES = "held_out_families"
 
 class MissingKeyError(UserError):
     """A service was named whose key is not there."""
-
-
-class RunExistsError(UserError):
-    """The run is there already and was not to be gone on with."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,35 @@ async def train(
         finally:
             metrics.close()
         return summarize(run)
+
+
+async def dry_run(config: TrainConfig, *, progress: Progress | None = None) -> Estimate:
+    """Checks all that a run would need and estimates a step, asking no model and making no run.
+
+    Sandboxes that cost money are stood in for by local ones.
+    """
+    progress = progress or Silent()
+    progress.phase("checking", None)
+    model = _check(config)
+    check_loss(config)
+    prices = read_prices(config)
+    tasks, _ = _tasks(config)
+    context = await _known_context(config)
+    free = config if prices.sandbox_hour == 0 else chz.replace(config, environment_type="local")
+    chosen = [nth_task(tasks, seed=config.seed, number=number) for number in range(min(4, len(tasks)))]
+    with TemporaryDirectory(prefix="termrl-dry-run-") as directory:
+        pool = _make_pool(free, context, model.renderer, Path(directory))
+        rollouts = await rehearse(chosen, pool, model.tokenizer, model.renderer, progress)
+    return estimate_step(rollouts, config, prices, context, planned_steps(config, len(tasks)))
+
+
+async def _known_context(config: TrainConfig) -> int:
+    """The context of the model, from its server or, for the embedded engine, from its own settings."""
+    if config.base_url is not None:
+        with tinker.ServiceClient(base_url=config.base_url) as service:
+            return await _context_limit(config, service)
+    settings = json.loads((resolve_model(config.model_name) / "config.json").read_text())
+    return config.context_limit or int(settings["max_position_embeddings"])
 
 
 async def evaluate(config: EvalConfig, *, progress: Progress | None = None) -> EvalResult:
@@ -197,6 +227,9 @@ def _open_run(config: RolloutConfig) -> Run:
     kind = "train" if isinstance(config, TrainConfig) else "eval"
     if not (path / DATABASE).exists():
         return Run.create(path, kind=kind, settings=to_dict(chz.replace(config, run_name=path.name)))
+    if config.behavior_if_run_exists == "new":
+        path = path.with_name(free_name(path))
+        return Run.create(path, kind=kind, settings=to_dict(chz.replace(config, run_name=path.name)))
     if config.behavior_if_run_exists != "resume":
         raise RunExistsError(
             f"The run {path} is there already: give another run_name, or go on with it "
@@ -234,15 +267,29 @@ async def _service(config: RolloutConfig, state: Path, log: Path) -> AsyncIterat
 async def _pool(
     config: RolloutConfig, service: tinker.ServiceClient, renderer: Renderer, run_path: Path
 ) -> RolloutPool:
-    limit = config.context_limit
-    if limit is None:
-        served = await service.get_server_capabilities_async()
-        limits = {model.model_name: model.max_context_length for model in served.supported_models}
-        limit = limits.get(config.model_name)
-    if limit is None:
+    return _make_pool(config, await _context_limit(config, service), renderer, run_path)
+
+
+async def _context_limit(config: RolloutConfig, service: tinker.ServiceClient) -> int:
+    """The context that was asked for, or all that the server gives the model."""
+    served = await service.get_server_capabilities_async()
+    limits = {model.model_name: model.max_context_length for model in served.supported_models}
+    most = limits.get(config.model_name)
+    if config.context_limit is not None:
+        if most is not None and config.context_limit > most:
+            raise UserError(
+                f"context_limit is {config.context_limit}, but the server gives {config.model_name} {most} "
+                "tokens: lower it, or leave it out."
+            )
+        return config.context_limit
+    if most is None:
         raise UserError(
             f"The server does not say how long {config.model_name}'s context is: set context_limit."
         )
+    return most
+
+
+def _make_pool(config: RolloutConfig, limit: int, renderer: Renderer, run_path: Path) -> RolloutPool:
     settings = RolloutSettings(
         model_name=config.model_name,
         trials_dir=run_path / "trials",

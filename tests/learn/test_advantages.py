@@ -31,9 +31,7 @@ def test_advantages_match_the_reference_vectors(
     settings: dict[str, object], rewards: list[float], expected: list[float]
 ) -> None:
     advantage = make_advantage(TrainConfig(**settings))  # type: ignore[arg-type]
-    assert advantage(rewards) == pytest.approx(
-        expected, abs=2e-4 if "entropic" in settings.values() else 2e-5
-    )
+    assert advantage(rewards) == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_entropic_advantages_of_a_group_do_not_sum_to_zero() -> None:

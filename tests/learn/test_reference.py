@@ -26,9 +26,7 @@ def test_with_a_discount_a_token_bears_what_comes_after_it() -> None:
     reference = np.asarray([0.0, -1.0, -2.0, -6.0])
     (lesson,), mean = penalized([LESSON], [reference], coef=1.0, discount=0.5)
     assert mean == pytest.approx(1)
-    assert lesson.advantages_T.tolist() == pytest.approx(
-        [0, 0.5 - (-1 + 0.5 * 0), 0.5 - (-1 + 0.5 * 2), 0.5 - 2]
-    )
+    assert lesson.advantages_T.tolist() == pytest.approx([0, 1.5, 0.5, -1.5])
 
 
 def test_settings_of_a_penalty_that_is_off_are_refused() -> None:

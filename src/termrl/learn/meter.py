@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from termrl.config import TrainConfig
+from termrl.errors import LimitReachedError
 from termrl.learn.prices import Prices
-from termrl.learn.stop import LimitReachedError, Stop
+from termrl.learn.stop import Stop
 from termrl.policy.sampler import SampledAnswer, Sampler
 from termrl.rollout.pool import RolloutPool
 from termrl.rollout.record import Rollout

@@ -9,18 +9,8 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from termrl.errors import UserError
+from termrl.errors import Interrupted
 from termrl.rollout.pool import RolloutPool
-
-
-class Interrupted(Exception):
-    """The user asked the run to end; everything is stored and it can go on."""
-
-
-class LimitReachedError(UserError):
-    """A limit of time, tokens or money is reached; everything is stored. Exit code 3."""
-
-    exit_code = 3
 
 
 class Stop:
