@@ -90,7 +90,7 @@ def mcnemar_p(gains: int, losses: int) -> float:
     flipped = gains + losses
     if flipped == 0:
         return 1.0
-    tail = sum(comb(flipped, count) for count in range(min(gains, losses) + 1)) / 2**flipped
+    tail = sum(comb(flipped, count) for count in range(min(gains, losses) + 1)) / float(2**flipped)
     return min(1.0, 2 * tail)
 
 
