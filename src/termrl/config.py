@@ -69,9 +69,7 @@ class RolloutConfig:
     context_limit: int | None = chz.field(
         default=None, doc="tokens of context to use at most; none = what the model has"
     )
-    agent: Literal["terminus-2"] = chz.field(
-        default="terminus-2", doc="loop that turns model answers into terminal actions"
-    )
+    agent: str = chz.field(default="terminus-2", doc="loop that turns model answers into terminal actions")
     environment_type: str = chz.field(
         default="local", doc="where sandboxes run: local, or a Harbor environment (docker, daytona, ...)"
     )
@@ -224,10 +222,6 @@ class EvalConfig(RolloutConfig):
         default="auto",
         doc="who serves the model: the embedded engine, Tinker or a compatible server, or litellm "
         "(OpenAI-compatible endpoints too); auto = by model_name, checkpoint_url and base_url",
-    )
-    agent: str = chz.field(
-        default="terminus-2",
-        doc="loop that turns model answers into actions: terminus-2, oracle, nop, any Harbor agent",
     )
     agent_kwargs: Mapping[str, float | str] = chz.field(
         default_factory=dict, doc="the agent's own settings, such as agent_kwargs.parser_name=xml"

@@ -10,7 +10,6 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +57,14 @@ class Setting:
         return show_value(self.default)
 
 
-@cache
+_SETTINGS: dict[type[RolloutConfig], Mapping[str, Setting]] = {}
+
+
 def all_settings(config_type: type[RolloutConfig] = TrainConfig) -> Mapping[str, Setting]:
     """Every setting by its dotted name, in the order of the tree."""
-    return _settings_of(config_type, "")
+    if config_type not in _SETTINGS:
+        _SETTINGS[config_type] = _settings_of(config_type, "")
+    return _SETTINGS[config_type]
 
 
 def _settings_of(config_type: Any, prefix: str) -> dict[str, Setting]:

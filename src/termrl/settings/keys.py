@@ -7,6 +7,8 @@ for a yes.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
 SECONDS = 20.0
 
@@ -156,7 +158,7 @@ async def _test_tinker(values: Mapping[str, str]) -> Tested:
 
 async def _test_modal(values: Mapping[str, str]) -> Tested:
     try:
-        import modal
+        modal: Any = import_module("modal")
     except ImportError:
         return Tested(None, "could not be tested: modal is not installed (pip install 'harbor[modal]')")
     try:
