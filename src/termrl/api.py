@@ -7,9 +7,8 @@ train, evaluate` gives.
 
 import json
 import logging
-import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +23,11 @@ from termrl.config import EvalConfig, RolloutConfig, TrainConfig
 from termrl.engine.catalog import resolve_model
 from termrl.engine.process import start_engine
 from termrl.errors import UserError
-from termrl.evaluate.held_out import evaluate_tasks, rate_of
-from termrl.evaluate.intervals import Rate
+from termrl.evaluate.checkpoint import local_checkpoint, require_remote_checkpoint
+from termrl.evaluate.evaluation import combine, plan_evaluation, run_evaluation
+from termrl.evaluate.going_on import slug
+from termrl.evaluate.held_out import evaluate_tasks
+from termrl.evaluate.results import EvalResult
 from termrl.evaluate.summary import EVALUATION_STAGE, summarize
 from termrl.learn.estimate import Estimate, estimate_step
 from termrl.learn.losses import check_loss
@@ -37,39 +39,25 @@ from termrl.learn.rehearsal import rehearse
 from termrl.learn.resume import RunExistsError, free_name
 from termrl.learn.selection import refuse_overlap, select_tasks, split_tasks
 from termrl.learn.stop import Stop
-from termrl.learn.train import timed_phase, train_run
+from termrl.learn.train import train_run
 from termrl.learn.training import Evaluate, Training
 from termrl.learn.warmup import demonstrated_tasks, family_of
 from termrl.observe.metrics import MetricsFile
 from termrl.policy.rendering import Renderer, make_renderer
 from termrl.policy.sampler import Sampler, TinkerSampler
+from termrl.policy.service import Service, choose_service, require_key
 from termrl.policy.tokenizer import Tokenizer, load_tokenizer
 from termrl.rollout.pool import RolloutPool
-from termrl.rollout.record import Rollout
 from termrl.rollout.runner import RolloutRunner
 from termrl.rollout.settings import RolloutSettings
 from termrl.sandbox.preflight import require_local
 from termrl.settings import to_dict
-from termrl.store import Run, find_run
+from termrl.store import Run
 from termrl.store.run import DATABASE
 from termrl.tasks import HarborTask, load_harbor_tasks
 
 HELD_OUT = "held_out"
 HELD_OUT_FAMILIES = "held_out_families"
-
-
-class MissingKeyError(UserError):
-    """A service was named whose key is not there."""
-
-
-@dataclass(frozen=True)
-class EvalResult:
-    """The solve rate with its interval and denominators, every rollout, and the run that keeps them."""
-
-    rate: Rate
-    excluded: int
-    rollouts: Sequence[Rollout]
-    run_path: Path
 
 
 @dataclass(frozen=True)
@@ -147,37 +135,63 @@ async def _known_context(config: TrainConfig) -> int:
 
 
 async def evaluate(config: EvalConfig, *, progress: Progress | None = None) -> EvalResult:
-    """Attempts every task of a dataset with a model, or with a checkpoint of it."""
+    """Attempts every chosen task of a dataset, or of each benchmark, with a model or a checkpoint of it.
+
+    The same settings again go on with what is stored and run only what is missing or was excluded.
+    """
     progress = progress or Silent()
+    parts = [await _evaluate_one(one, progress) for one in _by_benchmark(config)]
+    return parts[0] if len(parts) == 1 else combine(tuple(parts), config)
+
+
+def _by_benchmark(config: EvalConfig) -> list[EvalConfig]:
+    """The evaluation of each benchmark by itself, with a place for its results of its own."""
+    if config.benchmarks is None:
+        return [config]
+    single = len(config.benchmarks) == 1
+    return [
+        chz.replace(
+            config,
+            benchmarks=None,
+            dataset=name,
+            run_name=config.run_name if single or not config.run_name else f"{config.run_name}-{slug(name)}",
+            output_path=config.output_path
+            if single or not config.output_path
+            else str(Path(config.output_path) / slug(name)),
+        )
+        for name in config.benchmarks
+    ]
+
+
+async def _evaluate_one(config: EvalConfig, progress: Progress) -> EvalResult:
     progress.phase("loading", None)
-    model = _check(config)
-    tasks = load_harbor_tasks(config.dataset)[: config.n_tasks]
-    checkpoint, state = _checkpoint(config)
+    plan = plan_evaluation(config)
+    config = plan.config
+    service = choose_service(
+        config.model_name,
+        chosen=config.model_service,
+        base_url=config.base_url,
+        checkpoint_url=config.checkpoint_url,
+    )
+    model = _check(config, service)
+    checkpoint, state = await _checkpoint(config, service)
+    plan.files.prepare()
     with _open_run(config) as run:
-        async with _service(config, state or run.path / "engine", run.path / "engine.log") as service:
-            client = await service.create_sampling_client_async(
+        state = state or run.path / "engine"
+        async with _service(config, state, run.path / "engine.log", service) as client:
+            weights = await client.create_sampling_client_async(
                 model_path=checkpoint, base_model=None if checkpoint else config.model_name
             )
             sampler = TinkerSampler(
-                client,
+                weights,
                 policy_version=0,
                 stop=model.renderer.get_stop_token_ids(),
                 temperature=config.temperature,
             )
-            pool = await _pool(config, service, model.renderer, run.path)
-            with timed_phase(run, "eval"):
-                rollouts = await evaluate_tasks(
-                    run,
-                    pool,
-                    tasks,
-                    sampler,
-                    stage="eval",
-                    attempts=config.attempts,
-                    seed=config.seed,
-                    progress=progress,
-                )
-        excluded = sum(not rollout.outcome.scored for rollout in rollouts)
-        return EvalResult(rate_of(rollouts), excluded, rollouts, run.path)
+            pool = await _pool(config, client, model.renderer, run.path)
+            return await run_evaluation(
+                plan, run, pool, sampler, tokenizer=model.tokenizer, service=service.value, progress=progress
+            )
 
 
 def new_run_name(run_root: Path, model_name: str) -> str:
@@ -187,17 +201,15 @@ def new_run_name(run_root: Path, model_name: str) -> str:
     return next(name for name in names if not (run_root / name).exists())
 
 
-def _check(config: RolloutConfig) -> _Model:
+def _check(config: RolloutConfig, service: Service | None = None) -> _Model:
     """Refuses what could not work, and opens the tokenizer."""
+    service = service or (Service.ENGINE if config.base_url is None else Service.TINKER)
     logging.getLogger().setLevel(config.log_level.upper())
     if config.environment_type == "local":
         require_local()
-    if config.base_url is not None and not os.environ.get("TINKER_API_KEY"):
-        raise MissingKeyError(
-            f"base_url is {config.base_url} but there is no TINKER_API_KEY: put it into .env."
-        )
+    require_key(service, config.model_name, config.base_url)
     source: Path | str = config.model_name
-    if config.base_url is None or config.model_name == "termrl/tiny":
+    if service is Service.ENGINE or config.model_name == "termrl/tiny":
         source = resolve_model(config.model_name)
     tokenizer = load_tokenizer(source)
     return _Model(tokenizer, make_renderer(tokenizer, config.model_name))
@@ -238,30 +250,32 @@ def _open_run(config: RolloutConfig) -> Run:
     return Run.open(path, write=True)
 
 
-def _checkpoint(config: EvalConfig) -> tuple[str | None, Path | None]:
+async def _checkpoint(config: EvalConfig, service: Service) -> tuple[str | None, Path | None]:
     """The weights to sample from and, where a run's own engine holds them, that engine's state."""
-    if config.checkpoint_url is None or config.checkpoint_url.startswith("tinker://"):
-        return config.checkpoint_url, None
-    path = find_run(config.checkpoint_url, Path(config.run_root).expanduser())
-    with Run.open(path) as run:
-        checkpoints = run.checkpoints()
-    if not checkpoints:
-        raise UserError(f"The run {path} has no checkpoint yet: give another one, or a tinker:// path.")
-    return checkpoints[-1].sampler_path, path / "engine"
+    if config.checkpoint_url is None:
+        return None, None
+    if service is Service.ENGINE:
+        found = local_checkpoint(config.checkpoint_url, config.model_name, Path(config.run_root).expanduser())
+        return found.path, found.state
+    with tinker.ServiceClient(base_url=config.base_url) as client:
+        await require_remote_checkpoint(client, config.checkpoint_url, config.model_name)
+    return config.checkpoint_url, None
 
 
 @asynccontextmanager
-async def _service(config: RolloutConfig, state: Path, log: Path) -> AsyncIterator[tinker.ServiceClient]:
+async def _service(
+    config: RolloutConfig, state: Path, log: Path, service: Service | None = None
+) -> AsyncIterator[tinker.ServiceClient]:
     """The Tinker server that was named, or the embedded engine for as long as it is needed."""
-    if config.base_url is not None:
-        with tinker.ServiceClient(base_url=config.base_url) as service:
-            yield service
+    if config.base_url is not None or service is Service.TINKER:
+        with tinker.ServiceClient(base_url=config.base_url) as client:
+            yield client
         return
     async with start_engine(
         state, models=(config.model_name,), log_path=log, cache_dir=cache_directory() / "compiled"
     ) as engine:
-        with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as service:
-            yield service
+        with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as client:
+            yield client
 
 
 async def _pool(

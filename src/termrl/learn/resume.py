@@ -33,6 +33,7 @@ MAY_CHANGE = frozenset(
         "run_root",
         "save_every",
         "wandb.enabled",
+        "wandb.entity",
         "wandb.project",
         "wandb.run_name",
     }

@@ -8,24 +8,20 @@ alphabet, so that adding a task moves no other. A task is never on both sides.
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 
 from termrl.config import TrainConfig
 from termrl.errors import UserError
 from termrl.tasks import HarborTask
+from termrl.tasks.selection import choose_tasks
 
 
 class SelectionError(UserError):
-    """The filters or the split leave no task, or name one that is not there."""
+    """The filters or the split leave no task."""
 
 
 def select_tasks(tasks: Sequence[HarborTask], config: TrainConfig) -> list[HarborTask]:
     """The tasks that the filters leave, in the dataset's order."""
-    chosen = list(tasks)
-    if config.task_indices is not None:
-        chosen = [chosen[index] for index in _indices(config.task_indices, len(chosen))]
-    if config.task_ids is not None:
-        chosen = _named(chosen, config.task_ids, "task_ids")
+    chosen = [each.task for each in choose_tasks(tasks, indices=config.task_indices, names=config.task_ids)]
     if config.task_tags is not None:
         wanted = set(config.task_tags)
         chosen = [task for task in chosen if wanted & _tags(task)]
@@ -35,9 +31,8 @@ def select_tasks(tasks: Sequence[HarborTask], config: TrainConfig) -> list[Harbo
         _require(
             chosen, f"task_difficulty={','.join(config.task_difficulty)}", {_difficulty(t) for t in tasks}
         )
-    if config.n_tasks is not None and config.n_tasks < len(chosen):
-        kept = set(Random(f"{config.seed}/n_tasks").sample(range(len(chosen)), config.n_tasks))
-        chosen = [task for index, task in enumerate(chosen) if index in kept]
+    if config.n_tasks is not None:
+        chosen = [each.task for each in choose_tasks(chosen, n_tasks=config.n_tasks, seed=config.seed)]
     return chosen
 
 
@@ -46,7 +41,7 @@ def split_tasks(
 ) -> tuple[list[HarborTask], list[HarborTask] | None]:
     """The tasks to train on and those held out of them; None where a second dataset is held out instead."""
     if config.eval_tasks_file is not None:
-        held_out = _named(tasks, _read_names(config.eval_tasks_file), "eval_tasks_file")
+        held_out = [each.task for each in choose_tasks(tasks, names=_read_names(config.eval_tasks_file))]
     elif config.eval_fraction is not None:
         ranked = sorted(tasks, key=lambda task: _rank(config.seed, task.task_name))
         held_out = ranked[: max(1, round(config.eval_fraction * len(tasks)))]
@@ -74,17 +69,6 @@ def _rank(seed: int, name: str) -> bytes:
     return hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest()
 
 
-def _named(tasks: Sequence[HarborTask], names: Sequence[str], setting: str) -> list[HarborTask]:
-    by_name = {task.task_name: task for task in tasks} | {task.task_dir.name: task for task in tasks}
-    unknown = [name for name in names if name not in by_name]
-    if unknown:
-        raise SelectionError(
-            f"{setting} names '{unknown[0]}', which is not a task of the dataset; it has "
-            f"{', '.join(task.task_name for task in tasks[:5])}{' and others' if len(tasks) > 5 else ''}."
-        )
-    return list({by_name[name].task_name: by_name[name] for name in names}.values())
-
-
 def _read_names(source: str) -> list[str]:
     path = Path(source).expanduser()
     try:
@@ -95,22 +79,6 @@ def _read_names(source: str) -> list[str]:
     if not names:
         raise SelectionError(f"eval_tasks_file is '{source}', which names no task: one name a line.")
     return names
-
-
-def _indices(text: str, count: int) -> list[int]:
-    places: list[int] = []
-    try:
-        for part in text.split(","):
-            first, dash, last = part.strip().partition("-")
-            places += range(int(first), int(last) + 1) if dash else [int(first)]
-    except ValueError:
-        raise SelectionError(f"task_indices is '{text}': it is written like 0-9,12.") from None
-    beyond = [place for place in places if not 0 <= place < count]
-    if beyond or not places:
-        raise SelectionError(
-            f"task_indices is '{text}', but the dataset has {count} tasks, counted from 0 to {count - 1}."
-        )
-    return list(dict.fromkeys(places))
 
 
 def _tags(task: HarborTask) -> set[str]:
