@@ -1,6 +1,7 @@
 """`kill -9` of a real training run and its engine, then the same command again."""
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -119,3 +120,16 @@ def test_a_finished_run_named_again_does_nothing_and_says_so(tmp_path: Path) -> 
     finish(tmp_path, "done")
     assert stored(tmp_path / "done") == before
     assert f"has its {STEPS} steps already" in (tmp_path / "done.log").read_text()
+
+
+@pytest.mark.timeout(900)
+def test_an_off_policy_run_killed_at_random_ends_in_the_weights_of_its_stored_rollouts() -> None:
+    kills = Path(__file__).parents[2] / "bench" / "kills.py"
+    ended = subprocess.run(
+        [sys.executable, str(kills), "--modes", "async", "--kills", "2", "--steps", "3", "--check"],
+        capture_output=True,
+        text=True,
+        timeout=880,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr[-3000:]
+    assert re.search("async: [12] kills over 3 steps: nothing lost", ended.stdout), ended.stdout

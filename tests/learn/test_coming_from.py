@@ -1,4 +1,4 @@
-"""Every command of docs/coming-from.md: theirs, by their setting names, and ours come to the same settings."""
+"""Every command of docs/coming-from.md: theirs, by their own names, and ours come to the same settings."""
 
 import re
 import shlex

@@ -57,10 +57,9 @@ def test_a_loss_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: p
 def test_the_gradient_of_a_loss_in_jax_is_the_one_written_by_hand() -> None:
     @differentiated
     def in_jax(logprobs: list[jnp.ndarray], lessons: list[Lesson]) -> jnp.ndarray:
-        return -sum(
-            (jnp.exp(new - lesson.logprobs_T) * lesson.advantages_T).sum()
-            for new, lesson in zip(logprobs, lessons, strict=True)
-        )
+        pairs = zip(logprobs, lessons, strict=True)
+        each = [(jnp.exp(new - lesson.logprobs_T) * lesson.advantages_T).sum() for new, lesson in pairs]
+        return -jnp.stack(each).sum()
 
     new = [lesson.logprobs_T + np.float32(0.1) for lesson in LESSONS]
     result = in_jax(new, LESSONS)

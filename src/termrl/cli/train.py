@@ -102,10 +102,11 @@ def _resolve(arguments: list[str]) -> "TrainConfig":
     """What was typed, over the stored settings of a run that goes on."""
     import chz
 
+    from termrl.config import TrainConfig
     from termrl.settings import build, read_arguments
 
     typed = read_arguments(arguments)
-    config = build(typed)
+    config: TrainConfig = build(typed)
     if config.run_name is None or not _run_path(config).is_dir():
         return config
 

@@ -17,7 +17,7 @@ from termrl.rollout.runner import Task
 
 
 class WaitingRunner:
-    """`wait` gives the seconds to wait after a turn, drawn from the rollout's own random numbers."""
+    """`wait` draws the seconds that a rollout waits in all, from random numbers of its own."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class WaitingRunner:
 
     async def run(self, task: Task, sampler: Sampler, *, seed: int) -> Rollout:
         sampler = sampler.for_attempt()
-        random = Random(seed)
+        pause = self._wait(Random(seed)) / self._turns
         turns: list[Turn] = []
         prompt = self._prompt
         started = time.monotonic()
@@ -44,7 +44,7 @@ class WaitingRunner:
                 Turn(prompt, answer.tokens, answer.logprobs, sampler.policy_version, answer.stop_reason)
             )
             prompt = (*turns[-1].tokens, *self._prompt)
-            await asyncio.sleep(self._wait(random))
+            await asyncio.sleep(pause)
         seconds = time.monotonic() - started
         solved = sum(turns[-1].sampled) % 2 == 1
         outcome = Outcome.SOLVED if solved else Outcome.FAILED
