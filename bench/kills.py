@@ -78,7 +78,7 @@ def stored(path: Path) -> dict[tuple[int, ...], float]:
 
 
 def kill_at_random(root: Path, name: str, steps: int, mode: str, most: int, random: Random) -> bool:
-    """Begins the run and kills it, at most so many rollouts from now and a moment later; False if it ended."""
+    """Begins the run and kills it, a few rollouts from now and a moment later; False if it ended before."""
     process = start(root, name, steps, mode)
     goal = len(stored(root / name)) + random.randint(0, most)
     began = time.monotonic()

@@ -42,7 +42,8 @@ from termrl.learn.stop import Stop
 from termrl.learn.train import train_run
 from termrl.learn.training import Evaluate, Training
 from termrl.learn.warmup import demonstrated_tasks, family_of
-from termrl.observe.metrics import MetricsFile
+from termrl.observe.metrics import MetricsFile, MetricSink
+from termrl.observe.wandb import WandbSink, require_wandb, wants_wandb
 from termrl.policy.rendering import Renderer, make_renderer
 from termrl.policy.sampler import Sampler, TinkerSampler
 from termrl.policy.service import Service, choose_service, require_key
@@ -77,10 +78,18 @@ async def train(
     progress.phase("loading", None)
     model = _check(config)
     check_loss(config)
+    require_wandb(config.wandb)
     prices = read_prices(config)
     tasks, held_out = _tasks(config)
     with _open_run(config) as run:
-        metrics = MetricsFile(run.path / "metrics.jsonl", run.steps())
+        sinks: list[MetricSink] = [MetricsFile(run.path / "metrics.jsonl", run.steps())]
+        if wants_wandb(config.wandb):
+            sinks.append(WandbSink(config, run.settings, run.path))
+
+        def log(step: int, metrics: dict[str, Any]) -> None:
+            for sink in sinks:
+                sink.log(step, metrics)
+
         try:
             async with _service(config, run.path / "engine", run.path / "engine.log") as service:
                 pool = await _pool(config, service, model.renderer, run.path)
@@ -97,11 +106,12 @@ async def train(
                     stop=stop,
                     progress=progress,
                     evaluate=_evaluation(run, pool, held_out, config),
-                    log=metrics.log,
+                    log=log,
                 )
                 await train_run(training)
         finally:
-            metrics.close()
+            for sink in sinks:
+                sink.close()
         return summarize(run)
 
 
@@ -114,6 +124,7 @@ async def dry_run(config: TrainConfig, *, progress: Progress | None = None) -> E
     progress.phase("checking", None)
     model = _check(config)
     check_loss(config)
+    require_wandb(config.wandb)
     prices = read_prices(config)
     tasks, _ = _tasks(config)
     context = await _known_context(config)

@@ -1,4 +1,6 @@
+import re
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -75,3 +77,18 @@ def test_a_gradient_that_does_not_fit_is_refused() -> None:
         check_gradient(LossGradient(0.0, [np.zeros(2)]), LESSONS)
     with pytest.raises(ValueError, match="not finite"):
         check_gradient(LossGradient(0.0, [np.full(lesson.length, np.nan) for lesson in LESSONS]), LESSONS)
+
+
+def examples() -> list[str]:
+    page = Path(__file__).parents[2] / "docs" / "losses.md"
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("example", examples())
+def test_the_examples_in_the_docs_are_losses(example: str) -> None:
+    module: dict[str, Any] = {}
+    exec(example, module)
+    result = module["loss"]([lesson.logprobs_T for lesson in LESSONS], LESSONS)
+    check_gradient(result, LESSONS)
+    assert len(examples()) == 2
+    assert any(np.abs(gradient).max() > 0.5 for gradient in result.gradients)
