@@ -56,8 +56,12 @@ class GroupStream:
         self._task_named = {task.task_name: task for task in training.tasks}
         self._drawn = training.run.ledger.groups()
         replaced = {group.in_place_of for group in self._drawn.values()}
-        trained = training.run.ledger.batches()
-        self._open = {n: None for n in self._drawn if n not in trained and n not in replaced}
+        self._entered = training.run.ledger.batches()
+        self._open = {
+            number: None
+            for number in self._drawn
+            if number not in replaced and self._entered.get(number, learner.version) >= learner.version
+        }
         """The groups that are drawn, still to be trained on, and not drawn anew as others; in order."""
         self._feed: Feed | None = None
         self._running: dict[int, asyncio.Task[None]] = {}
@@ -79,18 +83,22 @@ class GroupStream:
         newest = await self._learner.sampler(self._training.stop_tokens)
         if self._feed is None:
             self._feed = Feed(newest, follow=self._config.partial_rollouts)
-            self._begin(self._open)
+            self._begin(number for number in self._open if number not in self._entered)
         self._feed.newest = newest
         ahead = (self._config.max_steps_off_policy + 1) * self._config.batch_size
         to_train = (self._training.steps - self._learner.version) * self._config.batch_size
         room = min(ahead, to_train) - len(self._open)
         taken = [self._drawn[number].task_name for number in self._open]
         fresh: list[DrawnGroup] = []
-        for number in range(len(self._drawn), len(self._drawn) + room):
+        for number in range(self._next_number, self._next_number + room):
             task = self._curriculum.draw(number, taken)
             taken.append(task.task_name)
             fresh.append(DrawnGroup(number, task.task_name, self._learner.version))
         self._draw(fresh)
+
+    @property
+    def _next_number(self) -> int:
+        return max(self._drawn, default=-1) + 1
 
     def _draw(self, fresh: list[DrawnGroup]) -> None:
         self._training.run.ledger.draw(fresh)
@@ -114,7 +122,7 @@ class GroupStream:
                 f"A group of {group.drawn.task_name} lags {lag} versions: it is drawn anew."
             )
             again = DrawnGroup(
-                len(self._drawn), group.drawn.task_name, self._learner.version, group.drawn.number
+                self._next_number, group.drawn.task_name, self._learner.version, group.drawn.number
             )
             del self._open[group.drawn.number]
             self._draw([again])
