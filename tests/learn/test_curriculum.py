@@ -55,7 +55,8 @@ def test_tasks_between_never_and_always_are_favoured_and_the_others_revisited_at
 def test_a_draw_is_a_function_of_the_seed_the_number_and_the_results_before() -> None:
     one, other = learned(), learned()
     assert [one.draw(n).task_name for n in range(50)] == [other.draw(n).task_name for n in range(50)]
-    other.learn("half", results(8, 0))
+    for _ in range(10):
+        other.learn("half", results(8, 0))
     assert [one.draw(n).task_name for n in range(50)] != [other.draw(n).task_name for n in range(50)]
 
 
