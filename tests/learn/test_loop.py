@@ -1,6 +1,7 @@
 """The loop on the real engine, with rollouts that wait where commands would run."""
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,6 +20,7 @@ from termrl.learn.stop import Stop
 from termrl.learn.stream import Group, GroupStream
 from termrl.learn.train import train_run
 from termrl.policy.sampler import Sampler
+from termrl.rollout.collect import rollout_seed
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.record import Rollout, Timings
 from termrl.rollout.waiting import WaitingRunner
@@ -95,6 +97,7 @@ async def test_off_policy_groups_are_trained_as_they_come_with_every_turns_versi
         assert len(trained) == len(set(trained)) == 10
         drawn = run.ledger.groups()
         assert max(trained) < len(drawn) <= 10
+        assert all(group.number < (group.version + 1 + 2) * 2 for group in drawn.values()), "no back-pressure"
         first = {turn.policy_version for r in run.rollouts("train").values() for turn in r.turns}
         assert len(first) > 1
         assert max(step["staleness_max"] for step in run.steps().values()) >= 1
@@ -118,25 +121,30 @@ async def test_an_off_policy_run_replayed_from_its_store_ends_in_the_same_weight
 async def test_a_lost_group_is_sampled_again_and_then_used_with_what_there_is(
     training_of: Any, tmp_path: Path
 ) -> None:
+    seeds = {rollout_seed(0, Place("train", 0, group, m)): (group, m) for group in range(2) for m in range(4)}
+
     class Losing(WaitingRunner):
-        """Loses three of the first group's four once, and one of every later group for good."""
+        """Loses three of the first group's four once, and one of the second group's for good."""
 
         def __init__(self) -> None:
             super().__init__(lambda random: 0.0)
-            self.calls: dict[int, int] = {}
+            self.calls: Counter[tuple[int, int]] = Counter()
 
         async def run(self, task: Any, sampler: Sampler, *, seed: int) -> Rollout:
-            self.calls[seed] = self.calls.get(seed, 0) + 1
-            first = len(self.calls) <= 4
-            if (first and len(self.calls) > 1 and self.calls[seed] == 1) or (not first and seed % 5 == 0):
+            group, member = seeds[seed]
+            self.calls[group, member] += 1
+            if member and (self.calls[group, member] == 1 if group == 0 else member == 3):
                 return Rollout(task.task_name, Outcome.SANDBOX_LOST, None, (), Timings())
             return await super().run(task, sampler, seed=seed)
 
     losing = Losing()
-    await train(training_of, "losing", config_of(max_steps=1, batch_size=1), runner=losing)
+    await train(training_of, "losing", config_of(max_steps=1), runner=losing)
+    assert [losing.calls[0, member] for member in range(4)] == [1, 2, 2, 2]
+    assert [losing.calls[1, member] for member in range(4)] == [1, 1, 1, 1]
     with Run.open(tmp_path / "losing") as run:
-        assert sorted(losing.calls.values()) == [1, 2, 2, 2]
-        assert run.steps()[0]["scored"] == 4
+        metrics = run.steps()[0]
+    assert (metrics["rollouts"], metrics["scored"], metrics["excluded"]) == (8, 7, 1)
+    assert metrics["outcomes"]["sandbox_lost"] == 1
 
 
 async def test_a_step_without_any_signal_is_skipped_said_and_counted(
@@ -227,10 +235,9 @@ async def test_evaluations_run_beside_training_and_what_a_break_cut_short_goes_o
     training_steps: list[int] = []
 
     async def evaluate(name: str, step: int, sampler: Sampler, progress: Progress) -> None:
-        if name == "during_rl" and len(seen) == 0:
-            seen.append((name, step, sampler.policy_version))
-            await asyncio.Event().wait()
         seen.append((name, step, sampler.policy_version))
+        if name == "during_rl" and not stop.asked and len(seen) == 2:
+            await asyncio.Event().wait()
 
     class StopAfterTwo(Silent):
         def advance(self, n: int = 1, **numbers: float) -> None:
@@ -238,13 +245,13 @@ async def test_evaluations_run_beside_training_and_what_a_break_cut_short_goes_o
             if len(training_steps) == 4:
                 stop.ask(Interrupted())
 
-    config = config_of(max_steps=4, eval_every=2, eval_dataset="x")
+    config = config_of(max_steps=4, eval_every=2, eval_dataset="x", eval_base=True)
     stop = Stop()
     with pytest.raises(Interrupted):
         await train(training_of, "run", config, evaluate=evaluate, stop=stop, progress=StopAfterTwo())
-    assert seen == [("during_rl", 2, 2)]
+    assert seen == [("base", 0, 0), ("during_rl", 2, 2)]
     await train(training_of, "run", config, evaluate=evaluate)
-    assert sorted(seen[1:]) == [("after_rl", 4, 4), ("during_rl", 2, 2)]
+    assert sorted(seen[2:]) == [("after_rl", 4, 4), ("during_rl", 2, 2)]
 
 
 @pytest.mark.parametrize(
