@@ -19,6 +19,8 @@ from termrl.policy.sampler import Sampler, TinkerSampler
 from termrl.store import Checkpoint
 
 SHORTEST_TTL_SECONDS = 3600
+EVERYWHERE = ("importance_sampling", "ppo")
+"""Losses that every server computes: nobody has to be asked."""
 
 
 class LossRefusedError(UserError):
@@ -62,7 +64,9 @@ class Learner:
 
     async def require_loss(self) -> None:
         """Asks the server for the chosen loss over one token: it refuses by name what it does not have."""
-        if ":" in self._config.loss_fn:
+        if ":" in self._config.loss_fn or (
+            self._config.loss_fn in EVERYWHERE and not self._config.loss_fn_config
+        ):
             return
         ones = tinker.TensorData(data=[0.0], dtype="float32", shape=[1])
         probe = tinker.Datum(

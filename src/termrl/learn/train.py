@@ -46,7 +46,6 @@ async def train_run(training: Training) -> None:
 async def _train(training: Training) -> None:
     stop, run = training.stop, training.run
     learner, first_step = await stop.guard(_start(training))
-    await stop.guard(learner.require_loss())
     if training.config.warmup.enabled and first_step == 0:
         await stop.guard(_evaluate(training, learner, "after_warmup", 0))
     if first_step >= training.steps:
@@ -68,6 +67,7 @@ async def _start(training: Training) -> tuple[Learner, int]:
     if run.checkpoints():
         return await _resume(training)
     learner = await Learner.fresh(training.service, config, training.meter)
+    await learner.require_loss()
     if config.eval_base:
         await _evaluate(training, learner, "base", 0)
     if config.warmup.enabled:
@@ -91,6 +91,7 @@ async def _resume(training: Training) -> tuple[Learner, int]:
             reason = str(error).strip().partition("\n")[0]
             training.progress.note(f"Checkpoint {checkpoint.name} is gone ({reason}): taking the one before.")
             continue
+        await learner.require_loss()
         training.progress.note(f"Going on from checkpoint {checkpoint.name}.")
         return learner, checkpoint.step
     raise CheckpointsGoneError(
