@@ -7,17 +7,18 @@ train, evaluate` gives.
 
 import json
 import logging
+import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import chz
 import tinker
 
+from termrl.agents.choice import import_path_of
 from termrl.cache import cache_directory
 from termrl.config import EvalConfig, RolloutConfig, TrainConfig
 from termrl.engine.catalog import resolve_model
@@ -44,35 +45,53 @@ from termrl.learn.training import Evaluate, Training
 from termrl.learn.warmup import demonstrated_tasks, family_of
 from termrl.observe.metrics import MetricsFile, MetricSink
 from termrl.observe.wandb import WandbSink, require_wandb, wants_wandb
-from termrl.policy.rendering import Renderer, make_renderer
+from termrl.policy.rendering import Renderer, RendererChoice, choose_renderer
 from termrl.policy.sampler import Sampler, TinkerSampler
 from termrl.policy.service import Service, choose_service, require_key
 from termrl.policy.tokenizer import Tokenizer, load_tokenizer
 from termrl.rollout.pool import RolloutPool
+from termrl.rollout.replay import ReplayReport, replay
+from termrl.rollout.reward import RewardRule, load_reward_function
 from termrl.rollout.runner import RolloutRunner
 from termrl.rollout.settings import RolloutSettings
-from termrl.sandbox.preflight import require_local
+from termrl.sandbox.choice import choose_backend, environment_settings, make_ready
+from termrl.sandbox.interface import SandboxFactory
+from termrl.sandbox.labels import labelled_run
 from termrl.settings import to_dict
-from termrl.store import Run
+from termrl.store import Place, Run
 from termrl.store.run import DATABASE
 from termrl.tasks import HarborTask, load_harbor_tasks
 
+_log = logging.getLogger(__name__)
+
 HELD_OUT = "held_out"
 HELD_OUT_FAMILIES = "held_out_families"
+
+TERMINUS_2_LIMIT = 16_384
+"""Tokens in an answer beyond which Terminus-2 throws all of it away."""
 
 
 @dataclass(frozen=True)
 class _Model:
     tokenizer: Tokenizer
-    renderer: Renderer
+    choice: RendererChoice
+
+    @property
+    def renderer(self) -> Renderer:
+        return self.choice.renderer
 
 
 async def train(
-    config: TrainConfig, *, progress: Progress | None = None, stop: Stop | None = None
+    config: TrainConfig,
+    *,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    sandbox_factory: SandboxFactory | None = None,
 ) -> dict[str, Any]:
     """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints.
 
     A run that reaches a limit, or that `stop` asks to end, raises the reason once all of it is stored.
+    `sandbox_factory` makes the sandboxes, instead of the backend that `environment_type` names.
     """
     progress, stop = progress or Silent(), stop or Stop()
     progress.phase("loading", None)
@@ -81,7 +100,11 @@ async def train(
     require_wandb(config.wandb)
     prices = read_prices(config)
     tasks, held_out = _tasks(config)
-    with _open_run(config) as run:
+    every_task = [*tasks, *(task for members in held_out.values() for task in members)]
+    backend = choose_backend(config, sandbox_factory)
+    make_ready(backend, every_task)
+    with _open_run(config) as run, labelled_run(run.path.name):
+        _record(run, config, model)
         sinks: list[MetricSink] = [MetricsFile(run.path / "metrics.jsonl", run.steps())]
         if wants_wandb(config.wandb):
             sinks.append(WandbSink(config, run.settings, run.path))
@@ -92,7 +115,8 @@ async def train(
 
         try:
             async with _service(config, run.path / "engine", run.path / "engine.log") as service:
-                pool = await _pool(config, service, model.renderer, run.path)
+                where = environment_settings(backend, every_task)
+                pool = await _pool(config, service, model.renderer, run, where)
                 training = Training(
                     run=run,
                     config=config,
@@ -130,8 +154,12 @@ async def dry_run(config: TrainConfig, *, progress: Progress | None = None) -> E
     context = await _known_context(config)
     free = config if prices.sandbox_hour == 0 else chz.replace(config, environment_type="local")
     chosen = [nth_task(tasks, seed=config.seed, number=number) for number in range(min(4, len(tasks)))]
-    with TemporaryDirectory(prefix="termrl-dry-run-") as directory:
-        pool = _make_pool(free, context, model.renderer, Path(directory))
+    backend = choose_backend(free)
+    make_ready(backend, chosen)
+    with tempfile.TemporaryDirectory(prefix="termrl-dry-run-") as directory:
+        where = environment_settings(backend, chosen)
+        settings = _rollout_settings(free, context, Path(directory), where)
+        pool = RolloutPool(RolloutRunner(settings, model.renderer), concurrency=config.n_parallel_envs)
         rollouts = await rehearse(chosen, pool, model.tokenizer, model.renderer, progress)
     return estimate_step(rollouts, config, prices, context, planned_steps(config, len(tasks)))
 
@@ -145,13 +173,18 @@ async def _known_context(config: TrainConfig) -> int:
     return config.context_limit or int(settings["max_position_embeddings"])
 
 
-async def evaluate(config: EvalConfig, *, progress: Progress | None = None) -> EvalResult:
+async def evaluate(
+    config: EvalConfig,
+    *,
+    progress: Progress | None = None,
+    sandbox_factory: SandboxFactory | None = None,
+) -> EvalResult:
     """Attempts every chosen task of a dataset, or of each benchmark, with a model or a checkpoint of it.
 
     The same settings again go on with what is stored and run only what is missing or was excluded.
     """
     progress = progress or Silent()
-    parts = [await _evaluate_one(one, progress) for one in _by_benchmark(config)]
+    parts = [await _evaluate_one(one, progress, sandbox_factory) for one in _by_benchmark(config)]
     return parts[0] if len(parts) == 1 else combine(tuple(parts), config)
 
 
@@ -174,7 +207,9 @@ def _by_benchmark(config: EvalConfig) -> list[EvalConfig]:
     ]
 
 
-async def _evaluate_one(config: EvalConfig, progress: Progress) -> EvalResult:
+async def _evaluate_one(
+    config: EvalConfig, progress: Progress, sandbox_factory: SandboxFactory | None
+) -> EvalResult:
     progress.phase("loading", None)
     plan = plan_evaluation(config)
     config = plan.config
@@ -186,8 +221,12 @@ async def _evaluate_one(config: EvalConfig, progress: Progress) -> EvalResult:
     )
     model = _check(config, service)
     checkpoint, state = await _checkpoint(config, service)
+    tasks = [each.task for each in plan.chosen]
+    backend = choose_backend(config, sandbox_factory)
+    make_ready(backend, tasks)
     plan.files.prepare()
-    with _open_run(config) as run:
+    with _open_run(config) as run, labelled_run(run.path.name):
+        _record(run, config, model)
         state = state or run.path / "engine"
         async with _service(config, state, run.path / "engine.log", service) as client:
             weights = await client.create_sampling_client_async(
@@ -199,10 +238,59 @@ async def _evaluate_one(config: EvalConfig, progress: Progress) -> EvalResult:
                 stop=model.renderer.get_stop_token_ids(),
                 temperature=config.temperature,
             )
-            pool = await _pool(config, client, model.renderer, run.path)
+            where = environment_settings(backend, tasks)
+            pool = await _pool(config, client, model.renderer, run, where)
             return await run_evaluation(
                 plan, run, pool, sampler, tokenizer=model.tokenizer, service=service.value, progress=progress
             )
+
+
+async def replay_stored(run_path: Path, which: str) -> ReplayReport:
+    """Gives the answers of a stored rollout again, in a sandbox like the one it had."""
+    with Run.open(run_path) as run:
+        settings = run.settings
+        config = _rollout_config(run.kind, settings)
+        place = _place(which)
+        rollout = run.rollouts(place.stage, place.step).get(place)
+        limit = run.fact("context_limit") or config.context_limit
+    if rollout is None:
+        raise UserError(
+            f"The run {run_path} has no rollout {which}: `termrl replay {run_path.name}` lists them all."
+        )
+    sources = (settings.get(key) for key in ("dataset", "eval_dataset", "eval_dataset_families"))
+    tasks = (task for source in sources if source for task in load_harbor_tasks(source))
+    task = next((task for task in tasks if task.task_name == rollout.task_name), None)
+    if task is None:
+        raise UserError(f"The task {rollout.task_name} is not in the run's datasets any more.")
+    model = _check(config)
+    backend = choose_backend(config, None)
+    make_ready(backend, [task])
+    where = environment_settings(backend, [task])
+    with tempfile.TemporaryDirectory(prefix="termrl-replay-") as trials:
+        longest = max((turn.end for turn in rollout.turns), default=0)
+        roomy = limit or longest + config.max_tokens
+        runner = RolloutRunner(_rollout_settings(config, roomy, Path(trials), where), model.renderer)
+        try:
+            return await replay(runner, task, rollout, model.tokenizer)
+        finally:
+            await runner.close()
+
+
+def _place(which: str) -> Place:
+    stage, *numbers = which.rsplit("/", 3)
+    if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
+        raise UserError(
+            f"'{which}' is not a rollout: it is named STAGE/STEP/GROUP/MEMBER, such as train/0/0/0."
+        )
+    step, group, member = map(int, numbers)
+    return Place(stage, step, group, member)
+
+
+def _rollout_config(kind: str, settings: dict[str, Any]) -> RolloutConfig:
+    """The stored settings of a run, those that concern its rollouts."""
+    tree = TrainConfig if kind == "train" else EvalConfig
+    known = {name: settings[name] for name in chz.chz_fields(RolloutConfig) if name in settings}
+    return tree(**known)
 
 
 def new_run_name(run_root: Path, model_name: str) -> str:
@@ -216,14 +304,50 @@ def _check(config: RolloutConfig, service: Service | None = None) -> _Model:
     """Refuses what could not work, and opens the tokenizer."""
     service = service or (Service.ENGINE if config.base_url is None else Service.TINKER)
     logging.getLogger().setLevel(config.log_level.upper())
-    if config.environment_type == "local":
-        require_local()
     require_key(service, config.model_name, config.base_url)
     source: Path | str = config.model_name
     if service is Service.ENGINE or config.model_name == "termrl/tiny":
         source = resolve_model(config.model_name)
+    import_path_of(config.agent)
+    RewardRule.parse(config.reward)
+    load_reward_function(config.reward_fn)
+    _warn_of_what_will_disappoint(config)
     tokenizer = load_tokenizer(source)
-    return _Model(tokenizer, make_renderer(tokenizer, config.model_name))
+    choice = choose_renderer(
+        tokenizer, config.model_name, name=config.renderer, keep_thinking=_keeps_thinking(config)
+    )
+    return _Model(tokenizer, choice)
+
+
+def _in_training(config: RolloutConfig) -> bool:
+    return isinstance(config, TrainConfig)
+
+
+def _keeps_thinking(config: RolloutConfig) -> bool:
+    return _in_training(config) if config.keep_thinking is None else config.keep_thinking
+
+
+def _returns_early(config: RolloutConfig) -> bool:
+    return _in_training(config) if config.early_return is None else config.early_return
+
+
+def _warn_of_what_will_disappoint(config: RolloutConfig) -> None:
+    if config.agent == "terminus-2" and config.max_tokens > TERMINUS_2_LIMIT:
+        _log.warning(
+            "max_tokens is %d, but Terminus-2 refuses answers over %d tokens whole: lower it.",
+            *(config.max_tokens, TERMINUS_2_LIMIT),
+        )
+    if config.keep_thinking is False and _in_training(config):
+        _log.warning(
+            "keep_thinking is off: prompts no longer extend what was sampled wherever thoughts are dropped, "
+            "so turns become segments of their own and training tokens grow with the square of the turns."
+        )
+
+
+def _record(run: Run, config: RolloutConfig, model: _Model) -> None:
+    """What the settings came to, where they leave it to the kind of run or to the model."""
+    run.record_fact("renderer", {"name": model.choice.name, "keeps_thinking": model.choice.keeps_thinking})
+    run.record_fact("early_return", _returns_early(config))
 
 
 def _tasks(config: TrainConfig) -> tuple[list[HarborTask], dict[str, list[HarborTask]]]:
@@ -290,9 +414,16 @@ async def _service(
 
 
 async def _pool(
-    config: RolloutConfig, service: tinker.ServiceClient, renderer: Renderer, run_path: Path
+    config: RolloutConfig,
+    service: tinker.ServiceClient,
+    renderer: Renderer,
+    run: Run,
+    where: Mapping[str, Any],
 ) -> RolloutPool:
-    return _make_pool(config, await _context_limit(config, service), renderer, run_path)
+    limit = await _context_limit(config, service)
+    run.record_fact("context_limit", limit)
+    settings = _rollout_settings(config, limit, run.path / "trials", where)
+    return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
 
 
 async def _context_limit(config: RolloutConfig, service: tinker.ServiceClient) -> int:
@@ -314,20 +445,26 @@ async def _context_limit(config: RolloutConfig, service: tinker.ServiceClient) -
     return most
 
 
-def _make_pool(config: RolloutConfig, limit: int, renderer: Renderer, run_path: Path) -> RolloutPool:
-    settings = RolloutSettings(
+def _rollout_settings(
+    config: RolloutConfig, limit: int, trials_dir: Path, where: Mapping[str, Any]
+) -> RolloutSettings:
+    return RolloutSettings(
         model_name=config.model_name,
-        trials_dir=run_path / "trials",
+        trials_dir=trials_dir,
         max_turns=config.max_turns,
         max_tokens=config.max_tokens,
         context_limit=limit,
         enable_summarize=config.enable_summarize,
         proactive_summarization_threshold=config.proactive_summarization_threshold,
-        environment=config.environment_type,
-        agent_timeout_seconds=config.sandbox_timeout,
+        agent=config.agent,
+        early_return=_returns_early(config),
+        keep_thinking=_keeps_thinking(config),
+        reward=config.reward,
+        reward_fn=config.reward_fn,
+        gateway_url=config.gateway_url,
         keep_trials=config.keep_trials,
+        **where,
     )
-    return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
 
 
 def _evaluation(
