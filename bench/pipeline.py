@@ -138,7 +138,7 @@ async def measure(steps: int) -> dict[str, Any]:
             log_path=root / "engine.log",
             cache_dir=cache_directory() / "compiled",
         ) as engine:
-            await run_once(root, "warm", engine, 3, 2, lambda random: 0.0)
+            await run_once(root, "warm", engine, 5, 2, lambda random: 0.0)
             compute = await run_once(root, "compute", engine, 6, 2, lambda random: 0.0)
             mean = WAITING * compute["seconds_per_rollout"]
             scale = mean / 2.718281828 ** (SIGMA**2 / 2)
