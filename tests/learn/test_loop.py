@@ -17,7 +17,6 @@ from termrl.learn.learner import LossRefusedError
 from termrl.learn.prices import Prices
 from termrl.learn.progress import Progress, Silent
 from termrl.learn.stop import Stop
-from termrl.learn.stream import Group, GroupStream
 from termrl.learn.train import train_run
 from termrl.policy.sampler import Sampler
 from termrl.rollout.collect import rollout_seed
@@ -25,7 +24,6 @@ from termrl.rollout.outcome import Outcome
 from termrl.rollout.record import Rollout, Timings
 from termrl.rollout.waiting import WaitingRunner
 from termrl.store import Place, Run
-from termrl.store.ledger import DrawnGroup
 
 BASE: dict[str, Any] = {
     "batch_size": 2,
@@ -314,26 +312,36 @@ async def test_rolling_checkpoints_replace_each_other(training_of: Any, tmp_path
     assert kept == [("periodic", 0), ("periodic", 3), ("rolling", 5)]
 
 
-async def test_a_group_that_lags_too_far_is_drawn_anew_where_that_is_the_rule(training_of: Any) -> None:
-    config = config_of(max_steps_off_policy=1, stale_rollouts="requeue")
+async def test_a_group_that_lags_too_far_is_drawn_anew_where_that_is_the_rule(
+    training_of: Any, tmp_path: Path
+) -> None:
+    config = config_of(max_steps_off_policy=1, stale_rollouts="requeue", max_steps=5)
+    held_up = {rollout_seed(0, Place("train", 0, 0, member)) for member in range(4)}
+    late = asyncio.Event()
 
-    class AtVersionFive:
-        version = 5
+    class HeldUp(WaitingRunner):
+        async def run(self, task: Any, sampler: Sampler, *, seed: int) -> Rollout:
+            rollout = await super().run(task, sampler, seed=seed)
+            if seed in held_up:
+                await late.wait()
+            return rollout
 
-    async with training_of("stale", config) as training, asyncio.TaskGroup() as work:
-        stream = GroupStream(training, AtVersionFive(), None, work)  # type: ignore[arg-type]
-        old = DrawnGroup(0, "task-1", 2)
-        training.run.ledger.draw([old])
-        stream._drawn[0], stream._open[0] = old, None
-        stream._whole.put_nowait(Group(old, ()))
-        taking = work.create_task(stream.next())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        again = training.run.ledger.groups()[1]
-        assert (again.task_name, again.in_place_of, again.version) == ("task-1", 0, 5)
-        assert list(stream._open) == [1]
-        taking.cancel()
-        stream.close()
+    class Steps(Silent):
+        done = 0
+
+        def advance(self, n: int = 1, **numbers: float) -> None:
+            self.done += n
+            if self.done == 3:
+                late.set()
+
+    await train(training_of, "stale", config, runner=HeldUp(lambda random: 0.0), progress=Steps())
+    with Run.open(tmp_path / "stale") as run:
+        (again,) = [group for group in run.ledger.groups().values() if group.in_place_of == 0]
+        assert again.task_name == run.ledger.groups()[0].task_name
+        assert 0 not in run.ledger.batches()
+        assert again.version >= 3
+        assert len(run.group("train", 0, 0)) == 4, "what was sampled stays in the store"
+        assert max(step["staleness_max"] for step in run.steps().values()) <= 1
 
 
 async def test_a_curriculum_goes_on_as_if_it_had_not_been_broken(training_of: Any, tmp_path: Path) -> None:
