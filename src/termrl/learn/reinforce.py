@@ -64,8 +64,7 @@ async def reinforce(
             progress.advance(reward=metrics["reward"] or 0.0, solve_rate=metrics["solve_rate"] or 0.0)
             await evaluations.after_step(number + 1)
         stream.close()
-        if not training.stop.asked:
-            await evaluations.finish()
+        await training.stop.unless_over(evaluations.finish())
         evaluations.close()
 
 
