@@ -189,7 +189,7 @@ class _Telling:
             self._passed.setdefault(place.group, []).append(passed)
         if fresh:
             self._progress.note(rollout_line(rollout, place.member, passed))
-            self._progress.advance(**self._score(), sandboxes=self._pool.in_flight)
+            self._progress.advance(1, **self._score(), sandboxes=self._pool.in_flight)
 
     def _keep(self, place: Place, rollout: Rollout, passed: bool | None, fresh: bool) -> None:
         path = self._plan.files.rollout(place.group, rollout.task_name, place.member)
