@@ -35,7 +35,7 @@ def settings_page() -> str:
             "",
             "## Evaluation",
             "",
-            "`termrl eval` takes the settings above that concern the model, the agent, the sandbox and the run,",
+            "`termrl eval` takes the settings above that concern model, agent, sandbox and run,",
             "and these, of which some have another default than in training.",
             "",
             "| setting | type | default | what it is |",
