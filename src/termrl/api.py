@@ -6,8 +6,9 @@ train, evaluate` gives.
 """
 
 import logging
+import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import chz
 import tinker
 
+from termrl.agents.choice import import_path_of
 from termrl.cache import cache_directory
 from termrl.config import EvalConfig, RolloutConfig, TrainConfig
 from termrl.engine.catalog import resolve_model
@@ -31,21 +33,34 @@ from termrl.learn.progress import Progress, Silent
 from termrl.learn.train import Evaluate, train_run
 from termrl.learn.warmup import demonstrated_tasks, family_of
 from termrl.observe.metrics import MetricsFile
-from termrl.policy.rendering import Renderer, make_renderer
+from termrl.policy.chat import UNKNOWN_LIMIT, ChatSampler, NoModel
+from termrl.policy.rendering import Renderer, RendererChoice, choose_renderer
 from termrl.policy.sampler import Sampler, TinkerSampler
-from termrl.policy.service import Service, choose_service, require_key
+from termrl.policy.service import Service, ServiceUnclearError, choose_service, require_key
 from termrl.policy.tokenizer import Tokenizer, load_tokenizer
 from termrl.rollout.pool import RolloutPool
+from termrl.rollout.replay import ReplayReport, replay
+from termrl.rollout.reward import RewardRule, load_reward_function
 from termrl.rollout.runner import RolloutRunner
 from termrl.rollout.settings import RolloutSettings
-from termrl.sandbox.preflight import require_local
+from termrl.sandbox.choice import choose_backend, environment_settings, make_ready
+from termrl.sandbox.interface import SandboxFactory
+from termrl.sandbox.labels import labelled_run
 from termrl.settings import to_dict
-from termrl.store import Run
+from termrl.store import Place, Run
 from termrl.store.run import DATABASE
 from termrl.tasks import HarborTask, load_harbor_tasks
 
+_log = logging.getLogger(__name__)
+
 HELD_OUT = "held_out"
 HELD_OUT_FAMILIES = "held_out_families"
+
+UNASKING = ("oracle", "nop")
+"""Harbor's agents that ask no model."""
+
+TERMINUS_2_LIMIT = 16_384
+"""Tokens in an answer beyond which Terminus-2 throws all of it away."""
 
 
 class RunExistsError(UserError):
@@ -55,11 +70,23 @@ class RunExistsError(UserError):
 @dataclass(frozen=True)
 class _Model:
     tokenizer: Tokenizer
-    renderer: Renderer
+    choice: RendererChoice
+
+    @property
+    def renderer(self) -> Renderer:
+        return self.choice.renderer
 
 
-async def train(config: TrainConfig, *, progress: Progress | None = None) -> dict[str, Any]:
-    """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints."""
+async def train(
+    config: TrainConfig,
+    *,
+    progress: Progress | None = None,
+    sandbox_factory: SandboxFactory | None = None,
+) -> dict[str, Any]:
+    """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints.
+
+    `sandbox_factory` makes the sandboxes, instead of the backend that `environment_type` names.
+    """
     progress = progress or Silent()
     progress.phase("loading", None)
     model = _check(config)
@@ -67,11 +94,16 @@ async def train(config: TrainConfig, *, progress: Progress | None = None) -> dic
     if config.warmup.enabled:
         demonstrated_tasks(tasks, config)
     held_out = _held_out_tasks(config)
-    with _open_run(config) as run:
+    every_task = [*tasks, *(task for members in held_out.values() for task in members)]
+    backend = choose_backend(config, sandbox_factory)
+    make_ready(backend, every_task)
+    with _open_run(config) as run, labelled_run(run.path.name):
+        _record(run, config, model)
         metrics = MetricsFile(run.path / "metrics.jsonl", run.steps())
         try:
             async with _service(config, run.path / "engine", run.path / "engine.log") as service:
-                pool = await _pool(config, service, model.renderer, run.path)
+                where = environment_settings(backend, every_task)
+                pool = await _pool(config, service, model.renderer, run, where)
                 evaluate_held_out = _evaluation(run, pool, held_out, config, progress)
                 await train_run(
                     run,
@@ -90,13 +122,19 @@ async def train(config: TrainConfig, *, progress: Progress | None = None) -> dic
         return summarize(run)
 
 
-async def evaluate(config: EvalConfig, *, progress: Progress | None = None) -> EvalResult:
+async def evaluate(
+    config: EvalConfig,
+    sandbox_factory: SandboxFactory | None = None,
+    *,
+    progress: Progress | None = None,
+) -> EvalResult:
     """Attempts every chosen task of a dataset, or of each benchmark, with a model or a checkpoint of it.
 
     The same settings again go on with what is stored and run only what is missing or was excluded.
+    `sandbox_factory` makes the sandboxes, instead of the backend that `environment_type` names.
     """
     progress = progress or Silent()
-    parts = [await _evaluate_one(one, progress) for one in _by_benchmark(config)]
+    parts = [await _evaluate_one(one, sandbox_factory, progress) for one in _by_benchmark(config)]
     return parts[0] if len(parts) == 1 else combine(tuple(parts), config)
 
 
@@ -119,35 +157,133 @@ def _by_benchmark(config: EvalConfig) -> list[EvalConfig]:
     ]
 
 
-async def _evaluate_one(config: EvalConfig, progress: Progress) -> EvalResult:
+@dataclass(frozen=True)
+class _Evaluated:
+    """Whoever is evaluated, ready to be asked; `tokenizer` reads what was said, where it was in tokens."""
+
+    sampler: Sampler
+    renderer: Renderer
+    context_limit: int
+    tokenizer: Tokenizer | None
+
+
+async def _evaluate_one(
+    config: EvalConfig, sandbox_factory: SandboxFactory | None, progress: Progress
+) -> EvalResult:
     progress.phase("loading", None)
     plan = plan_evaluation(config)
-    config = plan.config
-    service = choose_service(
+    config, tasks = plan.config, [one.task for one in plan.chosen]
+    service = _service_of(config)
+    model = _check(config, service)
+    checkpoint, state = await _checkpoint(config, service)
+    backend = choose_backend(config, sandbox_factory)
+    make_ready(backend, tasks)
+    plan.files.prepare()
+    with _open_run(config) as run, labelled_run(run.path.name):
+        _record(run, config, model)
+        state = state or run.path / "engine"
+        async with _evaluated(config, service, model, checkpoint, state, run.path / "engine.log") as who:
+            where = environment_settings(backend, tasks, timeout_multiplier=config.timeout_multiplier)
+            run.record_fact("context_limit", who.context_limit)
+            settings = _rollout_settings(config, who.context_limit, run.path / "trials", where)
+            runner = RolloutRunner(settings, who.renderer)
+            try:
+                return await run_evaluation(
+                    plan,
+                    run,
+                    RolloutPool(runner, concurrency=config.n_parallel_envs),
+                    who.sampler,
+                    tokenizer=who.tokenizer,
+                    service=service.value,
+                    progress=progress,
+                )
+            finally:
+                await runner.close()
+
+
+def _service_of(config: EvalConfig) -> Service:
+    if config.agent in UNASKING:
+        return Service.NONE
+    return choose_service(
         config.model_name,
         chosen=config.model_service,
         base_url=config.base_url,
         checkpoint_url=config.checkpoint_url,
     )
-    model = _check(config, service)
-    checkpoint, state = await _checkpoint(config, service)
-    plan.files.prepare()
-    with _open_run(config) as run:
-        state = state or run.path / "engine"
-        async with _service(config, state, run.path / "engine.log", service) as client:
-            weights = await client.create_sampling_client_async(
-                model_path=checkpoint, base_model=None if checkpoint else config.model_name
-            )
-            sampler = TinkerSampler(
-                weights,
-                policy_version=0,
-                stop=model.renderer.get_stop_token_ids(),
-                temperature=config.temperature,
-            )
-            pool = await _pool(config, client, model.renderer, run.path)
-            return await run_evaluation(
-                plan, run, pool, sampler, tokenizer=model.tokenizer, service=service.value, progress=progress
-            )
+
+
+@asynccontextmanager
+async def _evaluated(
+    config: EvalConfig, service: Service, model: _Model, checkpoint: str | None, state: Path, log: Path
+) -> AsyncIterator[_Evaluated]:
+    """Starts what is needed to ask the model, for as long as it is asked."""
+    if service is Service.NONE:
+        yield _Evaluated(NoModel(), model.renderer, config.context_limit or UNKNOWN_LIMIT, None)
+        return
+    if service is Service.LITELLM:
+        chat = ChatSampler(config.model_name, base_url=config.base_url, temperature=config.temperature)
+        yield _Evaluated(chat, model.renderer, config.context_limit or chat.context_limit(), None)
+        return
+    async with _service(config, state, log, service) as client:
+        weights = await client.create_sampling_client_async(
+            model_path=checkpoint, base_model=None if checkpoint else config.model_name
+        )
+        sampler = TinkerSampler(
+            weights,
+            policy_version=0,
+            stop=model.renderer.get_stop_token_ids(),
+            temperature=config.temperature,
+        )
+        limit = config.context_limit or await _context_limit(client, config.model_name)
+        yield _Evaluated(sampler, model.renderer, limit, model.tokenizer)
+
+
+async def replay_stored(run_path: Path, which: str) -> ReplayReport:
+    """Gives the answers of a stored rollout again, in a sandbox like the one it had."""
+    with Run.open(run_path) as run:
+        settings = run.settings
+        config = _rollout_config(run.kind, settings)
+        place = _place(which)
+        rollout = run.rollouts(place.stage, place.step).get(place)
+        limit = run.fact("context_limit") or config.context_limit
+    if rollout is None:
+        raise UserError(
+            f"The run {run_path} has no rollout {which}: `termrl replay {run_path.name}` lists them all."
+        )
+    sources = (settings.get(key) for key in ("dataset", "eval_dataset", "eval_dataset_families"))
+    tasks = (task for source in sources if source for task in load_harbor_tasks(source))
+    task = next((task for task in tasks if task.task_name == rollout.task_name), None)
+    if task is None:
+        raise UserError(f"The task {rollout.task_name} is not in the run's datasets any more.")
+    model = _check(config)
+    backend = choose_backend(config, None)
+    make_ready(backend, [task])
+    where = environment_settings(backend, [task])
+    with tempfile.TemporaryDirectory(prefix="termrl-replay-") as trials:
+        longest = max((turn.end for turn in rollout.turns), default=0)
+        roomy = limit or longest + config.max_tokens
+        runner = RolloutRunner(_rollout_settings(config, roomy, Path(trials), where), model.renderer)
+        try:
+            return await replay(runner, task, rollout, model.tokenizer)
+        finally:
+            await runner.close()
+
+
+def _place(which: str) -> Place:
+    stage, *numbers = which.rsplit("/", 3)
+    if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
+        raise UserError(
+            f"'{which}' is not a rollout: it is named STAGE/STEP/GROUP/MEMBER, such as train/0/0/0."
+        )
+    step, group, member = map(int, numbers)
+    return Place(stage, step, group, member)
+
+
+def _rollout_config(kind: str, settings: dict[str, Any]) -> RolloutConfig:
+    """The stored settings of a run, those that concern its rollouts."""
+    tree = TrainConfig if kind == "train" else EvalConfig
+    known = {name: settings[name] for name in chz.chz_fields(RolloutConfig) if name in settings}
+    return tree(**known)
 
 
 def new_run_name(run_root: Path, model_name: str) -> str:
@@ -161,14 +297,52 @@ def _check(config: RolloutConfig, service: Service | None = None) -> _Model:
     """Refuses what could not work, and opens the tokenizer."""
     service = service or (Service.ENGINE if config.base_url is None else Service.TINKER)
     logging.getLogger().setLevel(config.log_level.upper())
-    if config.environment_type == "local":
-        require_local()
     require_key(service, config.model_name, config.base_url)
-    source: Path | str = config.model_name
-    if service is Service.ENGINE or config.model_name == "termrl/tiny":
-        source = resolve_model(config.model_name)
+    # Where nothing is said in tokens any tokenizer will do.
+    model_name = "termrl/tiny" if service in (Service.LITELLM, Service.NONE) else config.model_name
+    source: Path | str = model_name
+    if service is Service.ENGINE or model_name == "termrl/tiny":
+        source = resolve_model(model_name)
+    import_path_of(config.agent)
+    RewardRule.parse(config.reward)
+    load_reward_function(config.reward_fn)
+    _warn_of_what_will_disappoint(config)
     tokenizer = load_tokenizer(source)
-    return _Model(tokenizer, make_renderer(tokenizer, config.model_name))
+    choice = choose_renderer(
+        tokenizer, model_name, name=config.renderer, keep_thinking=_keeps_thinking(config)
+    )
+    return _Model(tokenizer, choice)
+
+
+def _in_training(config: RolloutConfig) -> bool:
+    return isinstance(config, TrainConfig)
+
+
+def _keeps_thinking(config: RolloutConfig) -> bool:
+    return _in_training(config) if config.keep_thinking is None else config.keep_thinking
+
+
+def _returns_early(config: RolloutConfig) -> bool:
+    return _in_training(config) if config.early_return is None else config.early_return
+
+
+def _warn_of_what_will_disappoint(config: RolloutConfig) -> None:
+    if config.agent == "terminus-2" and config.max_tokens > TERMINUS_2_LIMIT:
+        _log.warning(
+            "max_tokens is %d, but Terminus-2 refuses answers over %d tokens whole: lower it.",
+            *(config.max_tokens, TERMINUS_2_LIMIT),
+        )
+    if config.keep_thinking is False and _in_training(config):
+        _log.warning(
+            "keep_thinking is off: prompts no longer extend what was sampled wherever thoughts are dropped, "
+            "so turns become segments of their own and training tokens grow with the square of the turns."
+        )
+
+
+def _record(run: Run, config: RolloutConfig, model: _Model) -> None:
+    """What the settings came to, where they leave it to the kind of run or to the model."""
+    run.record_fact("renderer", {"name": model.choice.name, "keeps_thinking": model.choice.keeps_thinking})
+    run.record_fact("early_return", _returns_early(config))
 
 
 def _held_out_tasks(config: TrainConfig) -> dict[str, list[HarborTask]]:
@@ -193,8 +367,13 @@ def _open_run(config: RolloutConfig) -> Run:
 
 async def _checkpoint(config: EvalConfig, service: Service) -> tuple[str | None, Path | None]:
     """The weights to sample from and, where a run's own engine holds them, that engine's state."""
-    if config.checkpoint_url is None:
+    if config.checkpoint_url is None or service is Service.NONE:
         return None, None
+    if service is Service.LITELLM:
+        raise ServiceUnclearError(
+            f"checkpoint_url is {config.checkpoint_url}, and litellm knows no checkpoints: leave it out, or "
+            "say model_service=tinker."
+        )
     if service is Service.ENGINE:
         found = local_checkpoint(config.checkpoint_url, config.model_name, Path(config.run_root).expanduser())
         return found.path, found.state
@@ -219,30 +398,61 @@ async def _service(
             yield client
 
 
+async def _context_limit(service: tinker.ServiceClient, model_name: str) -> int:
+    served = await service.get_server_capabilities_async()
+    limits = {model.model_name: model.max_context_length for model in served.supported_models}
+    limit = limits.get(model_name)
+    if limit is None:
+        raise UserError(f"The server does not say how long {model_name}'s context is: set context_limit.")
+    return limit
+
+
 async def _pool(
-    config: RolloutConfig, service: tinker.ServiceClient, renderer: Renderer, run_path: Path
+    config: RolloutConfig,
+    service: tinker.ServiceClient,
+    renderer: Renderer,
+    run: Run,
+    where: Mapping[str, Any],
 ) -> RolloutPool:
-    limit = config.context_limit
-    if limit is None:
-        served = await service.get_server_capabilities_async()
-        limits = {model.model_name: model.max_context_length for model in served.supported_models}
-        limit = limits.get(config.model_name)
-    if limit is None:
-        raise UserError(
-            f"The server does not say how long {config.model_name}'s context is: set context_limit."
-        )
-    settings = RolloutSettings(
+    limit = config.context_limit or await _context_limit(service, config.model_name)
+    run.record_fact("context_limit", limit)
+    settings = _rollout_settings(config, limit, run.path / "trials", where)
+    return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
+
+
+def _rollout_settings(
+    config: RolloutConfig, limit: int, trials_dir: Path, where: Mapping[str, Any]
+) -> RolloutSettings:
+    return RolloutSettings(
         model_name=config.model_name,
-        trials_dir=run_path / "trials",
+        trials_dir=trials_dir,
         max_turns=config.max_turns,
         max_tokens=config.max_tokens,
         context_limit=limit,
         enable_summarize=config.enable_summarize,
         proactive_summarization_threshold=config.proactive_summarization_threshold,
-        environment=config.environment_type,
+        agent=config.agent,
+        early_return=_returns_early(config),
+        keep_thinking=_keeps_thinking(config),
+        reward=config.reward,
+        reward_fn=config.reward_fn,
+        gateway_url=config.gateway_url,
         keep_trials=config.keep_trials,
+        **(_evaluation_settings(config) if isinstance(config, EvalConfig) else {}),
+        **where,
     )
-    return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
+
+
+def _evaluation_settings(config: EvalConfig) -> dict[str, Any]:
+    kwargs = {name: _typed(value) for name, value in config.agent_kwargs.items()}
+    return {"agent_kwargs": tuple(kwargs.items()), "timeout_multiplier": config.timeout_multiplier}
+
+
+def _typed(value: float | str) -> Any:
+    """A setting of the agent's as it was meant: whole numbers, true and false, texts."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    return {"true": True, "false": False, "none": None}.get(value.lower(), value)
 
 
 def _evaluation(

@@ -12,8 +12,8 @@ def help_text() -> str:
         [
             "usage: termrl runs show RUN [run_root=DIR] [--settings] [--json]",
             "",
-            "Shows held-out solve rates, time per phase and tokens of a run (an evaluation: its results): its",
-            f"name, the beginning of it, its path, or `last`. run_root is {DEFAULT_ROOT} unless given.",
+            "Shows held-out solve rates, time per phase and tokens of a run (an evaluation: its results):",
+            f"its name, the beginning of it, its path, or `last`. run_root is {DEFAULT_ROOT} unless given.",
             "--settings also shows the settings it was made with.",
         ]
     )

@@ -47,6 +47,7 @@ class Service(StrEnum):
     ENGINE = "engine"
     TINKER = "tinker"
     LITELLM = "litellm"
+    NONE = "none"
 
 
 def choose_service(
