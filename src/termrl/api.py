@@ -36,7 +36,7 @@ from termrl.observe.metrics import MetricsFile
 from termrl.policy.chat import UNKNOWN_LIMIT, ChatSampler, NoModel
 from termrl.policy.rendering import Renderer, RendererChoice, choose_renderer
 from termrl.policy.sampler import Sampler, TinkerSampler
-from termrl.policy.service import Service, ServiceUnclearError, choose_service, require_key
+from termrl.policy.service import Service, ServiceUnclearError, choose_service, require_key, require_reachable
 from termrl.policy.tokenizer import Tokenizer, load_tokenizer
 from termrl.rollout.pool import RolloutPool
 from termrl.rollout.replay import ReplayReport, replay
@@ -175,6 +175,8 @@ async def _evaluate_one(
     config, tasks = plan.config, [one.task for one in plan.chosen]
     service = _service_of(config)
     model = _check(config, service)
+    if config.base_url is not None and service is not Service.NONE:
+        await require_reachable(config.base_url)
     checkpoint, state = await _checkpoint(config, service)
     backend = choose_backend(config, sandbox_factory)
     make_ready(backend, tasks)
@@ -377,8 +379,7 @@ async def _checkpoint(config: EvalConfig, service: Service) -> tuple[str | None,
     if service is Service.ENGINE:
         found = local_checkpoint(config.checkpoint_url, config.model_name, Path(config.run_root).expanduser())
         return found.path, found.state
-    with tinker.ServiceClient(base_url=config.base_url) as client:
-        await require_remote_checkpoint(client, config.checkpoint_url, config.model_name)
+    await require_remote_checkpoint(config.checkpoint_url, config.model_name, base_url=config.base_url)
     return config.checkpoint_url, None
 
 

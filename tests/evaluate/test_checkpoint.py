@@ -11,6 +11,7 @@ from termrl import EvalConfig
 from termrl.api import evaluate
 from termrl.engine.process import EngineHandle, start_engine
 from termrl.evaluate.checkpoint import (
+    RefusedKeyError,
     UnknownCheckpointError,
     WrongBaseModelError,
     require_remote_checkpoint,
@@ -32,18 +33,13 @@ async def test_a_checkpoint_is_looked_up_and_evaluated(
         training = await service.create_lora_training_client_async(base_model="termrl/tiny", rank=4)
         saved = await (await training.save_weights_for_sampler_async("final"))
         url = saved.path
-        await require_remote_checkpoint(service, url, "termrl/tiny")
-        with pytest.raises(WrongBaseModelError) as wrong:
-            await require_remote_checkpoint(service, url, "other/model")
-        assert f"The checkpoint {url} is of termrl/tiny, and model_name is other/model: " in str(wrong.value)
-        for missing in (url.replace("final", "other"), "tinker://nobody/sampler_weights/nothing"):
-            with pytest.raises(UnknownCheckpointError, match="The server has no checkpoint tinker://"):
-                await require_remote_checkpoint(service, missing, "termrl/tiny")
-        with pytest.raises(
-            UnknownCheckpointError,
-            match=r"checkpoint_url is 'last': on a server a checkpoint is named tinker://RUN/sampler_weights/NAME.",
-        ):
-            await require_remote_checkpoint(service, "last", "termrl/tiny")
+    await require_remote_checkpoint(url, "termrl/tiny", base_url=engine.base_url)
+    with pytest.raises(WrongBaseModelError) as wrong:
+        await require_remote_checkpoint(url, "other/model", base_url=engine.base_url)
+    assert f"The checkpoint {url} is of termrl/tiny, and model_name is other/model: " in str(wrong.value)
+    for missing in (url.replace("final", "other"), "tinker://nobody/sampler_weights/nothing"):
+        with pytest.raises(UnknownCheckpointError, match="The server has no checkpoint tinker://"):
+            await require_remote_checkpoint(missing, "termrl/tiny", base_url=engine.base_url)
 
     settings: dict[str, Any] = {
         "dataset": str(tasks),
@@ -63,6 +59,20 @@ async def test_a_checkpoint_is_looked_up_and_evaluated(
     assert result.results["checkpoint_url"] == url
     assert result.results["counts"]["scored"] == 2
     assert result.results["usage"]["turns"]["total"] == 2
+
+
+async def test_a_checkpoint_on_a_server_is_named_by_its_path() -> None:
+    with pytest.raises(UnknownCheckpointError) as refusal:
+        await require_remote_checkpoint("last", "termrl/tiny", base_url="http://127.0.0.1:9")
+    assert "checkpoint_url is 'last': on a server a checkpoint is named tinker://RUN/" in str(refusal.value)
+
+
+@pytest.mark.timeout(600)
+async def test_a_key_that_the_server_refuses_is_said(engine: EngineHandle) -> None:
+    with pytest.raises(RefusedKeyError, match="The server refuses the key: "):
+        await require_remote_checkpoint(
+            "tinker://a/sampler_weights/b", "termrl/tiny", base_url=engine.base_url, api_key="tml-wrong"
+        )
 
 
 @pytest.mark.timeout(600)

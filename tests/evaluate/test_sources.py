@@ -13,7 +13,11 @@ from termrl.api import evaluate
 from termrl.policy import chat
 from termrl.policy.sampler import SamplingRefusedError
 
-from .conftest import SAY_HELLO
+HELLO = {"keystrokes": "echo hello > /app/hello.txt\n", "duration": 0.1}
+SAY_HELLO = [
+    json.dumps({"analysis": "a", "plan": "p", "commands": commands, "task_complete": True})
+    for commands in ([HELLO], [])
+]
 
 type Reply = Callable[[dict[str, Any]], web.Response]
 

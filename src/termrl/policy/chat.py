@@ -82,6 +82,8 @@ class ChatSampler(OutsideSampler):
 
         options: dict[str, Any] = {}
         if tools:
+            # Else litellm imports a package of its proxy's, which is not installed, to look at the tools.
+            options["_skip_mcp_handler"] = True
             options["tools"] = [
                 dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)}
                 for tool in tools
