@@ -5,6 +5,7 @@ Everything that can be wrong with the input is found out before a run is made; e
 train, evaluate` gives.
 """
 
+import json
 import logging
 import tempfile
 import time
@@ -29,10 +30,21 @@ from termrl.evaluate.going_on import slug
 from termrl.evaluate.held_out import evaluate_tasks
 from termrl.evaluate.results import EvalResult
 from termrl.evaluate.summary import EVALUATION_STAGE, summarize
+from termrl.learn.estimate import Estimate, estimate_step
+from termrl.learn.losses import check_loss
+from termrl.learn.meter import Meter
+from termrl.learn.order import nth_task, planned_steps
+from termrl.learn.prices import Prices, model_prices, read_prices
 from termrl.learn.progress import Progress, Silent
-from termrl.learn.train import Evaluate, train_run
+from termrl.learn.rehearsal import rehearse
+from termrl.learn.resume import RunExistsError, free_name
+from termrl.learn.selection import refuse_overlap, select_tasks, split_tasks
+from termrl.learn.stop import Stop
+from termrl.learn.train import train_run
+from termrl.learn.training import Evaluate, Training
 from termrl.learn.warmup import demonstrated_tasks, family_of
-from termrl.observe.metrics import MetricsFile
+from termrl.observe.metrics import MetricsFile, MetricSink
+from termrl.observe.wandb import WandbSink, require_wandb, wants_wandb
 from termrl.policy.chat import UNKNOWN_LIMIT, ChatSampler, NoModel
 from termrl.policy.rendering import Renderer, RendererChoice, choose_renderer
 from termrl.policy.sampler import Sampler, TinkerSampler
@@ -63,10 +75,6 @@ TERMINUS_2_LIMIT = 16_384
 """Tokens in an answer beyond which Terminus-2 throws all of it away."""
 
 
-class RunExistsError(UserError):
-    """The run is there already and was not to be gone on with."""
-
-
 @dataclass(frozen=True)
 class _Model:
     tokenizer: Tokenizer
@@ -81,45 +89,92 @@ async def train(
     config: TrainConfig,
     *,
     progress: Progress | None = None,
+    stop: Stop | None = None,
     sandbox_factory: SandboxFactory | None = None,
 ) -> dict[str, Any]:
     """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints.
 
+    A run that reaches a limit, or that `stop` asks to end, raises the reason once all of it is stored.
     `sandbox_factory` makes the sandboxes, instead of the backend that `environment_type` names.
     """
-    progress = progress or Silent()
+    progress, stop = progress or Silent(), stop or Stop()
     progress.phase("loading", None)
     model = _check(config)
-    tasks = load_harbor_tasks(config.dataset)
-    if config.warmup.enabled:
-        demonstrated_tasks(tasks, config)
-    held_out = _held_out_tasks(config)
+    check_loss(config)
+    require_wandb(config.wandb)
+    prices = read_prices(config)
+    tasks, held_out = _tasks(config)
     every_task = [*tasks, *(task for members in held_out.values() for task in members)]
     backend = choose_backend(config, sandbox_factory)
     make_ready(backend, every_task)
     with _open_run(config) as run, labelled_run(run.path.name):
         _record(run, config, model)
-        metrics = MetricsFile(run.path / "metrics.jsonl", run.steps())
+        sinks: list[MetricSink] = [MetricsFile(run.path / "metrics.jsonl", run.steps())]
+        if wants_wandb(config.wandb):
+            sinks.append(WandbSink(config, run.settings, run.path))
+
+        def log(step: int, metrics: dict[str, Any]) -> None:
+            for sink in sinks:
+                sink.log(step, metrics)
+
         try:
             async with _service(config, run.path / "engine", run.path / "engine.log") as service:
                 where = environment_settings(backend, every_task)
                 pool = await _pool(config, service, model.renderer, run, where)
-                evaluate_held_out = _evaluation(run, pool, held_out, config, progress)
-                await train_run(
-                    run,
-                    config,
-                    service,
-                    pool,
-                    tasks,
-                    model.tokenizer,
-                    model.renderer,
-                    evaluate=evaluate_held_out,
-                    log=metrics.log,
+                training = Training(
+                    run=run,
+                    config=config,
+                    service=service,
+                    pool=pool,
+                    tasks=tasks,
+                    tokenizer=model.tokenizer,
+                    renderer=model.renderer,
+                    steps=planned_steps(config, len(tasks)),
+                    meter=Meter(run, config, prices, pool, stop),
+                    stop=stop,
                     progress=progress,
+                    evaluate=_evaluation(run, pool, held_out, config),
+                    log=log,
                 )
+                await train_run(training)
         finally:
-            metrics.close()
+            for sink in sinks:
+                sink.close()
         return summarize(run)
+
+
+async def dry_run(config: TrainConfig, *, progress: Progress | None = None) -> Estimate:
+    """Checks all that a run would need and estimates a step, asking no model and making no run.
+
+    Sandboxes that cost money are stood in for by local ones.
+    """
+    progress = progress or Silent()
+    progress.phase("checking", None)
+    model = _check(config)
+    check_loss(config)
+    require_wandb(config.wandb)
+    prices = read_prices(config)
+    tasks, _ = _tasks(config)
+    context = await _known_context(config)
+    free = config if prices.sandbox_hour == 0 else chz.replace(config, environment_type="local")
+    chosen = [nth_task(tasks, seed=config.seed, number=number) for number in range(min(4, len(tasks)))]
+    backend = choose_backend(free)
+    make_ready(backend, chosen)
+    with tempfile.TemporaryDirectory(prefix="termrl-dry-run-") as directory:
+        where = environment_settings(backend, chosen)
+        settings = _rollout_settings(free, context, Path(directory), where)
+        pool = RolloutPool(RolloutRunner(settings, model.renderer), concurrency=config.n_parallel_envs)
+        rollouts = await rehearse(chosen, pool, model.tokenizer, model.renderer, progress)
+    return estimate_step(rollouts, config, prices, context, planned_steps(config, len(tasks)))
+
+
+async def _known_context(config: TrainConfig) -> int:
+    """The context of the model, from its server or, for the embedded engine, from its own settings."""
+    if config.base_url is not None:
+        with tinker.ServiceClient(base_url=config.base_url) as service:
+            return await _context_limit(config, service)
+    settings = json.loads((resolve_model(config.model_name) / "config.json").read_text())
+    return config.context_limit or int(settings["max_position_embeddings"])
 
 
 async def evaluate(
@@ -198,6 +253,9 @@ async def _evaluate_one(
                     tokenizer=who.tokenizer,
                     service=service.value,
                     progress=progress,
+                    prices=model_prices(config.model_name, config.prices)
+                    if service is Service.TINKER
+                    else Prices(),
                 )
             finally:
                 await runner.close()
@@ -236,7 +294,7 @@ async def _evaluated(
             stop=model.renderer.get_stop_token_ids(),
             temperature=config.temperature,
         )
-        limit = config.context_limit or await _context_limit(client, config.model_name)
+        limit = await _context_limit(config, client)
         yield _Evaluated(sampler, model.renderer, limit, model.tokenizer)
 
 
@@ -347,13 +405,22 @@ def _record(run: Run, config: RolloutConfig, model: _Model) -> None:
     run.record_fact("early_return", _returns_early(config))
 
 
-def _held_out_tasks(config: TrainConfig) -> dict[str, list[HarborTask]]:
+def _tasks(config: TrainConfig) -> tuple[list[HarborTask], dict[str, list[HarborTask]]]:
+    """The tasks to train on, and the sets of those held out."""
+    tasks, split = split_tasks(select_tasks(load_harbor_tasks(config.dataset), config), config)
     sources = {HELD_OUT: config.eval_dataset, HELD_OUT_FAMILIES: config.eval_dataset_families}
-    return {
-        name: load_harbor_tasks(source)[: config.eval_n_tasks]
+    held_out = {
+        name: load_harbor_tasks(source)
         for name, source in sources.items()
-        if source is not None
+        if source is not None and split is None
     }
+    if split is not None:
+        held_out = {HELD_OUT: split}
+    for members in held_out.values():
+        refuse_overlap(tasks, members)
+    if config.warmup.enabled:
+        demonstrated_tasks(tasks, config)
+    return tasks, {name: members[: config.eval_n_tasks] for name, members in held_out.items()}
 
 
 def _open_run(config: RolloutConfig) -> Run:
@@ -362,8 +429,14 @@ def _open_run(config: RolloutConfig) -> Run:
     kind = "train" if isinstance(config, TrainConfig) else "eval"
     if not (path / DATABASE).exists():
         return Run.create(path, kind=kind, settings=to_dict(chz.replace(config, run_name=path.name)))
-    if config.behavior_if_run_exists == "raise":
-        raise RunExistsError(f"The run {path} is there already: give another run_name, or go on with it.")
+    if config.behavior_if_run_exists == "new":
+        path = path.with_name(free_name(path))
+        return Run.create(path, kind=kind, settings=to_dict(chz.replace(config, run_name=path.name)))
+    if config.behavior_if_run_exists != "resume":
+        raise RunExistsError(
+            f"The run {path} is there already: give another run_name, or go on with it "
+            "(behavior_if_run_exists=resume)."
+        )
     return Run.open(path, write=True)
 
 
@@ -399,15 +472,6 @@ async def _service(
             yield client
 
 
-async def _context_limit(service: tinker.ServiceClient, model_name: str) -> int:
-    served = await service.get_server_capabilities_async()
-    limits = {model.model_name: model.max_context_length for model in served.supported_models}
-    limit = limits.get(model_name)
-    if limit is None:
-        raise UserError(f"The server does not say how long {model_name}'s context is: set context_limit.")
-    return limit
-
-
 async def _pool(
     config: RolloutConfig,
     service: tinker.ServiceClient,
@@ -415,10 +479,29 @@ async def _pool(
     run: Run,
     where: Mapping[str, Any],
 ) -> RolloutPool:
-    limit = config.context_limit or await _context_limit(service, config.model_name)
+    limit = await _context_limit(config, service)
     run.record_fact("context_limit", limit)
     settings = _rollout_settings(config, limit, run.path / "trials", where)
     return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
+
+
+async def _context_limit(config: RolloutConfig, service: tinker.ServiceClient) -> int:
+    """The context that was asked for, or all that the server gives the model."""
+    served = await service.get_server_capabilities_async()
+    limits = {model.model_name: model.max_context_length for model in served.supported_models}
+    most = limits.get(config.model_name)
+    if config.context_limit is not None:
+        if most is not None and config.context_limit > most:
+            raise UserError(
+                f"context_limit is {config.context_limit}, but the server gives {config.model_name} {most} "
+                "tokens: lower it, or leave it out."
+            )
+        return config.context_limit
+    if most is None:
+        raise UserError(
+            f"The server does not say how long {config.model_name}'s context is: set context_limit."
+        )
+    return most
 
 
 def _rollout_settings(
@@ -461,12 +544,11 @@ def _evaluation(
     pool: RolloutPool,
     held_out: dict[str, list[HarborTask]],
     config: TrainConfig,
-    progress: Progress,
 ) -> Evaluate:
     tasks = [task for members in held_out.values() for task in members]
     set_of = {task.task_name: name for name, members in held_out.items() for task in members}
 
-    async def evaluate_held_out(name: str, step: int, sampler: Sampler) -> None:
+    async def evaluate_held_out(name: str, step: int, sampler: Sampler, progress: Progress) -> None:
         await evaluate_tasks(
             run,
             pool,

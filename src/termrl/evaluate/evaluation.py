@@ -21,7 +21,9 @@ from termrl.evaluate.intervals import quick_bounds
 from termrl.evaluate.lines import rollout_line
 from termrl.evaluate.results import EvalResult, build_results
 from termrl.evaluate.scores import TaskScore, passes, task_scores
+from termrl.learn.prices import Prices
 from termrl.learn.progress import Progress
+from termrl.learn.resume import free_name
 from termrl.policy.sampler import Sampler
 from termrl.policy.tokenizer import Tokenizer
 from termrl.rollout.collect import Attempt, rollout_seed
@@ -35,6 +37,7 @@ from termrl.tasks.selection import Chosen, choose_tasks
 
 STAGE = "eval"
 DIGESTS = "task_digests"
+UNPRICED = Prices()
 SCORE_EVERY = 1.0
 """Seconds between two computations of the running score's interval."""
 
@@ -58,6 +61,8 @@ def plan_evaluation(config: EvalConfig) -> Plan:
     """Raises a `UserError` for a dataset, a choice of tasks or a stored run that does not fit."""
     run_root = Path(config.run_root).expanduser()
     run_path = run_root / (config.run_name or evaluation_name(config))
+    if config.behavior_if_run_exists == "new" and run_path.exists():
+        run_path = run_path.with_name(free_name(run_path))
     config = chz.replace(config, run_name=run_path.name)
     tasks = load_harbor_tasks(config.dataset)
     chosen = choose_tasks(
@@ -86,6 +91,7 @@ async def run_evaluation(
     tokenizer: Tokenizer | None,
     service: str,
     progress: Progress,
+    prices: Prices = UNPRICED,
 ) -> EvalResult:
     """Runs what is missing and writes the results; `tokenizer` reads what was said, where it is ours."""
     config = plan.config
@@ -106,12 +112,22 @@ async def run_evaluation(
             retry=config.retry,
             finished=telling.finished,
             starting=telling.starting,
+            priced=lambda rollout: _priced(rollout, prices),
         )
         done = True
     finally:
         run.record_phase(STAGE, seconds=time.monotonic() - began, done=done)
         result = _write_results(plan, run, service)
     return result
+
+
+def _priced(rollout: Rollout, prices: Prices) -> Rollout:
+    """The rollout with what its tokens cost, where that is known and the service has not said it itself."""
+    used = rollout.used
+    if used.cost is not None or prices.prefill is None or prices.sample is None:
+        return rollout
+    cost = (used.prompt_tokens * prices.prefill + used.sampled_tokens * prices.sample) / 1e6
+    return replace(rollout, usage=replace(used, cost=cost))
 
 
 def _write_results(plan: Plan, run: Run, service: str) -> EvalResult:

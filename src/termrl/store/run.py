@@ -20,6 +20,7 @@ from termrl.policy.usage import Usage
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.record import Rollout, Timings
 from termrl.store.database import connect, storing
+from termrl.store.ledger import Ledger
 from termrl.store.turns import decode_turns, encode_turns
 
 DATABASE = "run.sqlite"
@@ -45,6 +46,7 @@ class Checkpoint:
     step: int
     state_path: str
     sampler_path: str
+    kind: str = "periodic"
 
 
 class Run:
@@ -54,6 +56,7 @@ class Run:
         self.path = path
         self._db = connection
         self._lock = lock
+        self.ledger = Ledger(path, connection)
 
     @classmethod
     def create(cls, path: Path, *, kind: str, settings: dict[str, Any]) -> "Run":
@@ -158,6 +161,14 @@ class Run:
         )
         return {_place(row): _rollout(row, with_turns) for row in rows}
 
+    def group(self, stage: str, step: int, group: int) -> dict[int, Rollout]:
+        """The rollouts of one group by their place in it."""
+        rows = self._db.execute(
+            "SELECT * FROM rollouts WHERE stage = ? AND step = ? AND group_index = ? ORDER BY member",
+            (stage, step, group),
+        )
+        return {row["member"]: _rollout(row, True) for row in rows}
+
     def rollout(self, place: Place) -> Rollout:
         """One stored rollout, with its turns; KeyError where there is none."""
         row = self._db.execute(
@@ -196,13 +207,25 @@ class Run:
 
     def _insert_checkpoint(self, checkpoint: Checkpoint) -> None:
         self._db.execute(
-            "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)",
-            (checkpoint.name, checkpoint.step, checkpoint.state_path, checkpoint.sampler_path, time.time()),
+            "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                checkpoint.name,
+                checkpoint.step,
+                checkpoint.state_path,
+                checkpoint.sampler_path,
+                time.time(),
+                checkpoint.kind,
+            ),
         )
+
+    def forget_checkpoint(self, name: str) -> None:
+        """A checkpoint that another one replaced is no longer there to go on from."""
+        with storing(f"checkpoint {name}", self.path):
+            self._db.execute("DELETE FROM checkpoints WHERE name = ?", (name,))
 
     def checkpoints(self) -> list[Checkpoint]:
         rows = self._db.execute(
-            "SELECT name, step, state_path, sampler_path FROM checkpoints ORDER BY step, saved_at"
+            "SELECT name, step, state_path, sampler_path, kind FROM checkpoints ORDER BY step, saved_at"
         )
         return [Checkpoint(*row) for row in rows]
 
