@@ -142,9 +142,11 @@ async def test_a_full_context_is_scored(tasks: Path, endpoint: Endpoint) -> None
 
 
 async def test_the_oracle_passes_and_doing_nothing_fails(tasks: Path) -> None:
-    oracle = await evaluate(config(tasks, agent="oracle"))
+    oracle = await evaluate(config(tasks, agent="oracle", timeout_multiplier=2))
     assert oracle.accuracy.value == 1.0, [rollout.detail for rollout in oracle.rollouts]
     assert oracle.results["model_service"] == "none"
+    trials = [json.loads(path.read_text()) for path in oracle.run_path.glob("trials/*/config.json")]
+    assert [trial["timeout_multiplier"] for trial in trials] == [2.0] * 4
     nothing = await evaluate(config(tasks, agent="nop", attempts=2, temperature=0))
     assert nothing.accuracy.value == 0.0
     assert nothing.excluded == 0
