@@ -40,7 +40,8 @@ from termrl.sandbox.preflight import require_local
 from termrl.settings import to_dict
 from termrl.store import Run, find_run
 from termrl.store.run import DATABASE
-from termrl.tasks import HarborTask, load_harbor_tasks
+from termrl.tasks import HarborTask
+from termrl.tasks.usable import usable_tasks
 
 HELD_OUT = "held_out"
 HELD_OUT_FAMILIES = "held_out_families"
@@ -75,10 +76,10 @@ async def train(config: TrainConfig, *, progress: Progress | None = None) -> dic
     progress = progress or Silent()
     progress.phase("loading", None)
     model = _check(config)
-    tasks = load_harbor_tasks(config.dataset)
+    tasks = _tasks(config, config.dataset, progress)
     if config.warmup.enabled:
         demonstrated_tasks(tasks, config)
-    held_out = _held_out_tasks(config)
+    held_out = _held_out_tasks(config, progress)
     with _open_run(config) as run:
         metrics = MetricsFile(run.path / "metrics.jsonl", run.steps())
         try:
@@ -107,7 +108,7 @@ async def evaluate(config: EvalConfig, *, progress: Progress | None = None) -> E
     progress = progress or Silent()
     progress.phase("loading", None)
     model = _check(config)
-    tasks = load_harbor_tasks(config.dataset)[: config.n_tasks]
+    tasks = _tasks(config, config.dataset, progress)[: config.n_tasks]
     checkpoint, state = _checkpoint(config)
     with _open_run(config) as run:
         async with _service(config, state or run.path / "engine", run.path / "engine.log") as service:
@@ -159,13 +160,30 @@ def _check(config: RolloutConfig) -> _Model:
     return _Model(tokenizer, make_renderer(tokenizer, config.model_name))
 
 
-def _held_out_tasks(config: TrainConfig) -> dict[str, list[HarborTask]]:
+def _held_out_tasks(config: TrainConfig, progress: Progress) -> dict[str, list[HarborTask]]:
     sources = {HELD_OUT: config.eval_dataset, HELD_OUT_FAMILIES: config.eval_dataset_families}
     return {
-        name: load_harbor_tasks(source)[: config.eval_n_tasks]
+        name: _tasks(config, source, progress)[: config.eval_n_tasks]
         for name, source in sources.items()
         if source is not None
     }
+
+
+def _tasks(config: RolloutConfig, source: str, progress: Progress) -> list[HarborTask]:
+    """The tasks of a dataset that this run may use; the progress hears of those that are left out."""
+
+    def fetching(what: str, done: int, total: int | None) -> None:
+        if done in (0, total):
+            progress.note(what if total is None else f"{what}: {done} of {total} tasks")
+
+    return usable_tasks(
+        source,
+        run_root=Path(config.run_root).expanduser(),
+        on_bad_task=config.on_bad_task,
+        quarantine=config.quarantine,
+        note=progress.note,
+        told=fetching,
+    )
 
 
 def _open_run(config: RolloutConfig) -> Run:
