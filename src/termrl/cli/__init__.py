@@ -18,6 +18,13 @@ COMMANDS = {
     "train": ("termrl.cli.train", "train a model on tasks: key=value settings, config=FILE"),
     "engine serve": ("termrl.cli.engine_serve", "serve the embedded engine to any Tinker client"),
     "tasks list": ("termrl.cli.tasks_list", "list the tasks of a dataset"),
+    "tasks show": ("termrl.cli.tasks_show", "show a dataset as a whole, or one of its tasks"),
+    "tasks datasets": ("termrl.cli.tasks_datasets", "list the datasets on this machine"),
+    "tasks pull": ("termrl.cli.tasks_pull", "fetch a dataset, or what is missing of it"),
+    "tasks remove": ("termrl.cli.tasks_remove", "remove a fetched dataset"),
+    "tasks check": ("termrl.cli.tasks_check", "try every task with oracle, no-op and cheating agents"),
+    "tasks split": ("termrl.cli.tasks_split", "split a dataset into train and held-out lists"),
+    "tasks new": ("termrl.cli.tasks_new", "write a task of one's own to begin with"),
     "runs list": ("termrl.cli.runs_list", "list the runs on this machine"),
     "runs show": ("termrl.cli.runs_show", "show what a run reached, and where its time went"),
     "doctor": ("termrl.cli.doctor", "check that this machine has what a run needs"),
@@ -79,7 +86,7 @@ def _read_dotenv() -> None:
 
 
 def usage() -> str:
-    lines = [f"  {name:<14}{text}" for name, (_, text) in COMMANDS.items()]
+    lines = [f"  {name:<16}{text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(
         [
             "Train and evaluate open-weight models as terminal agents on Harbor tasks.",
