@@ -10,17 +10,21 @@ spent on more supervised warm-up instead, once on the same demonstrations and on
 import argparse
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 LIFT = 0.30
 MINUTES = 10
 MEMORY_GB = 4.0
+SECONDS_TO_LIFE = 2.0
+SECONDS_TO_SAMPLES = 15.0
 SEEDS_THAT_MUST = 0.8
 
 
@@ -51,15 +55,17 @@ def run_once(root: Path, name: str, *settings: str) -> dict[str, Any]:
     """One training run as a user would start it; what it came to, its wall time and its peak memory."""
     termrl = [sys.executable, "-m", "termrl"]
     command = [*termrl, "train", "config=quickstart", f"run_root={root}", f"run_name={name}", *settings]
-    started = time.monotonic()
-    peak = 0
+    started = time.time()
+    peak, alive = 0, None
     with (root / f"{name}.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ})
         ended = threading.Event()
 
         def watch() -> None:
-            nonlocal peak
-            while not ended.wait(2.0):
+            nonlocal peak, alive
+            while not ended.wait(0.1 if alive is None else 2.0):
+                if alive is None and os.fstat(log.fileno()).st_size:
+                    alive = time.time() - started
                 peak = max(peak, memory_of_tree(process.pid))
 
         watcher = threading.Thread(target=watch)
@@ -67,14 +73,26 @@ def run_once(root: Path, name: str, *settings: str) -> dict[str, Any]:
         code = process.wait()
         ended.set()
         watcher.join()
-    wall = time.monotonic() - started
+    wall = time.time() - started
     if code:
         sys.exit(f"{' '.join(command)} ended with {code}:\n{(root / f'{name}.log').read_text()[-2000:]}")
     shown = subprocess.run(
         [*termrl, "runs", "show", str(root / name), "--json"], capture_output=True, text=True, check=True
     )
     summary: dict[str, Any] = json.loads(shown.stdout)
-    return {**summary, "wall_seconds": wall, "peak_memory_gb": peak / 2**30}
+    return {
+        **summary,
+        "wall_seconds": wall,
+        "peak_memory_gb": peak / 2**30,
+        "seconds_to_life": alive,
+        "seconds_to_samples": first_rollout(root / name) - started,
+    }
+
+
+def first_rollout(run: Path) -> float:
+    """When the first rollout had been sampled, run and scored: later than its first sample."""
+    with closing(sqlite3.connect(f"file:{run / 'run.sqlite'}?mode=ro", uri=True)) as database:
+        return float(database.execute("SELECT min(finished_at) FROM rollouts").fetchone()[0])
 
 
 def lift(summary: dict[str, Any], part: str = "held_out") -> float:
@@ -105,6 +123,8 @@ def row(label: str, summary: dict[str, Any]) -> str:
         ),
         f"{summary['wall_seconds'] / 60:.1f} min",
         f"{summary['peak_memory_gb']:.1f} GB",
+        f"{summary['seconds_to_life']:.1f} s",
+        f"{summary['seconds_to_samples']:.0f} s",
     ]
     return f"| {label} | " + " | ".join(columns) + " |"
 
@@ -149,6 +169,13 @@ def verdict(seeds: dict[int, dict[str, Any]], others: dict[str, dict[str, Any]])
     largest = max(summary["peak_memory_gb"] for summary in seeds.values())
     if largest > MEMORY_GB:
         missed.append(f"{largest:.1f} GB of memory, not under {MEMORY_GB:.0f}")
+    dead = max(summary["seconds_to_life"] for summary in seeds.values())
+    if dead > SECONDS_TO_LIFE:
+        missed.append(f"{dead:.1f} s to a sign of life, not {SECONDS_TO_LIFE:.0f}")
+    # The first run of all may have to compile; the promise is for the second.
+    waited = max((summary["seconds_to_samples"] for summary in [*seeds.values()][1:]), default=0.0)
+    if waited > SECONDS_TO_SAMPLES:
+        missed.append(f"{waited:.1f} s to the first rollout, not {SECONDS_TO_SAMPLES:.0f}")
     shuffled = others.get("rewards shuffled within groups")
     if shuffled is not None and lift(shuffled) > LIFT / 3:
         missed.append(f"shuffled rewards lift the solve rate by {lift(shuffled):.0%}")
@@ -169,9 +196,12 @@ def main() -> None:
     arguments = parser.parse_args()
     root = arguments.output or Path(tempfile.mkdtemp(prefix="termrl-bench-"))
     root.mkdir(parents=True, exist_ok=True)
-    head = "| | after warm-up | after RL | undemonstrated, before | after | unseen families | time | memory |"
+    head = (
+        "| | after warm-up | after RL | undemonstrated, before | after | unseen families "
+        "| time | memory | first line | first rollout |"
+    )
     if not arguments.json:
-        print(head, "|---" * 8 + "|", sep="\n", flush=True)
+        print(head, "|---" * 10 + "|", sep="\n", flush=True)
     seeds: dict[int, dict[str, Any]] = {}
     for seed in map(int, arguments.seeds.split(",")):
         seeds[seed] = run_once(root, f"seed-{seed}", f"seed={seed}")
