@@ -7,8 +7,9 @@ train, evaluate` gives.
 
 import logging
 import os
+import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import chz
 import tinker
 
+from termrl.agents.choice import import_path_of
 from termrl.cache import cache_directory
 from termrl.config import EvalConfig, RolloutConfig, TrainConfig
 from termrl.engine.catalog import resolve_model
@@ -29,22 +31,31 @@ from termrl.learn.progress import Progress, Silent
 from termrl.learn.train import Evaluate, timed_phase, train_run
 from termrl.learn.warmup import demonstrated_tasks, family_of
 from termrl.observe.metrics import MetricsFile
-from termrl.policy.rendering import Renderer, make_renderer
+from termrl.policy.rendering import Renderer, RendererChoice, choose_renderer
 from termrl.policy.sampler import Sampler, TinkerSampler
 from termrl.policy.tokenizer import Tokenizer, load_tokenizer
 from termrl.rollout.pool import RolloutPool
 from termrl.rollout.record import Rollout
+from termrl.rollout.replay import ReplayReport, replay
+from termrl.rollout.reward import RewardRule, load_reward_function
 from termrl.rollout.runner import RolloutRunner
 from termrl.rollout.settings import RolloutSettings
-from termrl.sandbox.preflight import require_local
+from termrl.sandbox.choice import choose_backend, environment_settings, make_ready
+from termrl.sandbox.interface import SandboxFactory
+from termrl.sandbox.labels import labelled_run
 from termrl.settings import to_dict
-from termrl.store import Run, find_run
+from termrl.store import Place, Run, find_run
 from termrl.store.run import DATABASE
-from termrl.tasks import HarborTask
+from termrl.tasks import HarborTask, load_harbor_tasks
 from termrl.tasks.usable import usable_tasks
+
+_log = logging.getLogger(__name__)
 
 HELD_OUT = "held_out"
 HELD_OUT_FAMILIES = "held_out_families"
+
+TERMINUS_2_LIMIT = 16_384
+"""Tokens in an answer beyond which Terminus-2 throws all of it away."""
 
 
 class MissingKeyError(UserError):
@@ -68,11 +79,23 @@ class EvalResult:
 @dataclass(frozen=True)
 class _Model:
     tokenizer: Tokenizer
-    renderer: Renderer
+    choice: RendererChoice
+
+    @property
+    def renderer(self) -> Renderer:
+        return self.choice.renderer
 
 
-async def train(config: TrainConfig, *, progress: Progress | None = None) -> dict[str, Any]:
-    """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints."""
+async def train(
+    config: TrainConfig,
+    *,
+    progress: Progress | None = None,
+    sandbox_factory: SandboxFactory | None = None,
+) -> dict[str, Any]:
+    """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints.
+
+    `sandbox_factory` makes the sandboxes, instead of the backend that `environment_type` names.
+    """
     progress = progress or Silent()
     progress.phase("loading", None)
     model = _check(config)
@@ -80,11 +103,16 @@ async def train(config: TrainConfig, *, progress: Progress | None = None) -> dic
     if config.warmup.enabled:
         demonstrated_tasks(tasks, config)
     held_out = _held_out_tasks(config, progress)
-    with _open_run(config) as run:
+    every_task = [*tasks, *(task for members in held_out.values() for task in members)]
+    backend = choose_backend(config, sandbox_factory)
+    make_ready(backend, every_task)
+    with _open_run(config) as run, labelled_run(run.path.name):
+        _record(run, config, model)
         metrics = MetricsFile(run.path / "metrics.jsonl", run.steps())
         try:
             async with _service(config, run.path / "engine", run.path / "engine.log") as service:
-                pool = await _pool(config, service, model.renderer, run.path)
+                where = environment_settings(backend, every_task)
+                pool = await _pool(config, service, model.renderer, run, where)
                 evaluate_held_out = _evaluation(run, pool, held_out, config, progress)
                 await train_run(
                     run,
@@ -103,14 +131,22 @@ async def train(config: TrainConfig, *, progress: Progress | None = None) -> dic
         return summarize(run)
 
 
-async def evaluate(config: EvalConfig, *, progress: Progress | None = None) -> EvalResult:
+async def evaluate(
+    config: EvalConfig,
+    *,
+    progress: Progress | None = None,
+    sandbox_factory: SandboxFactory | None = None,
+) -> EvalResult:
     """Attempts every task of a dataset with a model, or with a checkpoint of it."""
     progress = progress or Silent()
     progress.phase("loading", None)
     model = _check(config)
     tasks = _tasks(config, config.dataset, progress)[: config.n_tasks]
     checkpoint, state = _checkpoint(config)
-    with _open_run(config) as run:
+    backend = choose_backend(config, sandbox_factory)
+    make_ready(backend, tasks)
+    with _open_run(config) as run, labelled_run(run.path.name):
+        _record(run, config, model)
         async with _service(config, state or run.path / "engine", run.path / "engine.log") as service:
             client = await service.create_sampling_client_async(
                 model_path=checkpoint, base_model=None if checkpoint else config.model_name
@@ -121,7 +157,8 @@ async def evaluate(config: EvalConfig, *, progress: Progress | None = None) -> E
                 stop=model.renderer.get_stop_token_ids(),
                 temperature=config.temperature,
             )
-            pool = await _pool(config, service, model.renderer, run.path)
+            where = environment_settings(backend, tasks)
+            pool = await _pool(config, service, model.renderer, run, where)
             with timed_phase(run, "eval"):
                 rollouts = await evaluate_tasks(
                     run,
@@ -137,6 +174,54 @@ async def evaluate(config: EvalConfig, *, progress: Progress | None = None) -> E
         return EvalResult(rate_of(rollouts), excluded, rollouts, run.path)
 
 
+async def replay_stored(run_path: Path, which: str) -> ReplayReport:
+    """Gives the answers of a stored rollout again, in a sandbox like the one it had."""
+    with Run.open(run_path) as run:
+        settings = run.settings
+        config = _rollout_config(run.kind, settings)
+        place = _place(which)
+        rollout = run.rollouts(place.stage, place.step).get(place)
+        limit = run.fact("context_limit") or config.context_limit
+    if rollout is None:
+        raise UserError(
+            f"The run {run_path} has no rollout {which}: `termrl replay {run_path.name}` lists them all."
+        )
+    sources = (settings.get(key) for key in ("dataset", "eval_dataset", "eval_dataset_families"))
+    tasks = (task for source in sources if source for task in load_harbor_tasks(source))
+    task = next((task for task in tasks if task.task_name == rollout.task_name), None)
+    if task is None:
+        raise UserError(f"The task {rollout.task_name} is not in the run's datasets any more.")
+    model = _check(config)
+    backend = choose_backend(config, None)
+    make_ready(backend, [task])
+    where = environment_settings(backend, [task])
+    with tempfile.TemporaryDirectory(prefix="termrl-replay-") as trials:
+        longest = max((turn.end for turn in rollout.turns), default=0)
+        roomy = limit or longest + config.max_tokens
+        runner = RolloutRunner(_rollout_settings(config, roomy, Path(trials), where), model.renderer)
+        try:
+            return await replay(runner, task, rollout, model.tokenizer)
+        finally:
+            await runner.close()
+
+
+def _place(which: str) -> Place:
+    stage, *numbers = which.rsplit("/", 3)
+    if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
+        raise UserError(
+            f"'{which}' is not a rollout: it is named STAGE/STEP/GROUP/MEMBER, such as train/0/0/0."
+        )
+    step, group, member = map(int, numbers)
+    return Place(stage, step, group, member)
+
+
+def _rollout_config(kind: str, settings: dict[str, Any]) -> RolloutConfig:
+    """The stored settings of a run, those that concern its rollouts."""
+    tree = TrainConfig if kind == "train" else EvalConfig
+    known = {name: settings[name] for name in chz.chz_fields(RolloutConfig) if name in settings}
+    return tree(**known)
+
+
 def new_run_name(run_root: Path, model_name: str) -> str:
     """A name by date and model that no run has yet."""
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(model_name).name}"
@@ -147,8 +232,6 @@ def new_run_name(run_root: Path, model_name: str) -> str:
 def _check(config: RolloutConfig) -> _Model:
     """Refuses what could not work, and opens the tokenizer."""
     logging.getLogger().setLevel(config.log_level.upper())
-    if config.environment_type == "local":
-        require_local()
     if config.base_url is not None and not os.environ.get("TINKER_API_KEY"):
         raise MissingKeyError(
             f"base_url is {config.base_url} but there is no TINKER_API_KEY: put it into .env."
@@ -156,8 +239,46 @@ def _check(config: RolloutConfig) -> _Model:
     source: Path | str = config.model_name
     if config.base_url is None or config.model_name == "termrl/tiny":
         source = resolve_model(config.model_name)
+    import_path_of(config.agent)
+    RewardRule.parse(config.reward)
+    load_reward_function(config.reward_fn)
+    _warn_of_what_will_disappoint(config)
     tokenizer = load_tokenizer(source)
-    return _Model(tokenizer, make_renderer(tokenizer, config.model_name))
+    choice = choose_renderer(
+        tokenizer, config.model_name, name=config.renderer, keep_thinking=_keeps_thinking(config)
+    )
+    return _Model(tokenizer, choice)
+
+
+def _in_training(config: RolloutConfig) -> bool:
+    return isinstance(config, TrainConfig)
+
+
+def _keeps_thinking(config: RolloutConfig) -> bool:
+    return _in_training(config) if config.keep_thinking is None else config.keep_thinking
+
+
+def _returns_early(config: RolloutConfig) -> bool:
+    return _in_training(config) if config.early_return is None else config.early_return
+
+
+def _warn_of_what_will_disappoint(config: RolloutConfig) -> None:
+    if config.agent == "terminus-2" and config.max_tokens > TERMINUS_2_LIMIT:
+        _log.warning(
+            "max_tokens is %d, but Terminus-2 refuses answers over %d tokens whole: lower it.",
+            *(config.max_tokens, TERMINUS_2_LIMIT),
+        )
+    if config.keep_thinking is False and _in_training(config):
+        _log.warning(
+            "keep_thinking is off: prompts no longer extend what was sampled wherever thoughts are dropped, "
+            "so turns become segments of their own and training tokens grow with the square of the turns."
+        )
+
+
+def _record(run: Run, config: RolloutConfig, model: _Model) -> None:
+    """What the settings came to, where they leave it to the kind of run or to the model."""
+    run.record_fact("renderer", {"name": model.choice.name, "keeps_thinking": model.choice.keeps_thinking})
+    run.record_fact("early_return", _returns_early(config))
 
 
 def _held_out_tasks(config: TrainConfig, progress: Progress) -> dict[str, list[HarborTask]]:
@@ -224,7 +345,11 @@ async def _service(config: RolloutConfig, state: Path, log: Path) -> AsyncIterat
 
 
 async def _pool(
-    config: RolloutConfig, service: tinker.ServiceClient, renderer: Renderer, run_path: Path
+    config: RolloutConfig,
+    service: tinker.ServiceClient,
+    renderer: Renderer,
+    run: Run,
+    where: Mapping[str, Any],
 ) -> RolloutPool:
     limit = config.context_limit
     if limit is None:
@@ -235,18 +360,31 @@ async def _pool(
         raise UserError(
             f"The server does not say how long {config.model_name}'s context is: set context_limit."
         )
-    settings = RolloutSettings(
+    run.record_fact("context_limit", limit)
+    settings = _rollout_settings(config, limit, run.path / "trials", where)
+    return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
+
+
+def _rollout_settings(
+    config: RolloutConfig, limit: int, trials_dir: Path, where: Mapping[str, Any]
+) -> RolloutSettings:
+    return RolloutSettings(
         model_name=config.model_name,
-        trials_dir=run_path / "trials",
+        trials_dir=trials_dir,
         max_turns=config.max_turns,
         max_tokens=config.max_tokens,
         context_limit=limit,
         enable_summarize=config.enable_summarize,
         proactive_summarization_threshold=config.proactive_summarization_threshold,
-        environment=config.environment_type,
+        agent=config.agent,
+        early_return=_returns_early(config),
+        keep_thinking=_keeps_thinking(config),
+        reward=config.reward,
+        reward_fn=config.reward_fn,
+        gateway_url=config.gateway_url,
         keep_trials=config.keep_trials,
+        **where,
     )
-    return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
 
 
 def _evaluation(

@@ -65,12 +65,47 @@ class RolloutConfig:
     context_limit: int | None = chz.field(
         default=None, doc="tokens of context to use at most; none = what the model has"
     )
-    agent: Literal["terminus-2"] = chz.field(
-        default="terminus-2", doc="loop that turns model answers into terminal actions"
+    renderer: str = chz.field(
+        default="auto", doc="how messages become tokens: auto = by the model's name, or a family's name"
+    )
+    keep_thinking: bool | None = chz.field(
+        default=None,
+        doc="keep earlier thoughts in the prompt; none = yes in training, as the family has it in evaluation",
+    )
+    agent: str = chz.field(
+        default="terminus-2",
+        doc="loop that turns answers into actions: terminus-2, bash, a Harbor agent's name, or module:Class",
+    )
+    early_return: bool | None = chz.field(
+        default=None,
+        doc="end a command's wait once it is done and the screen still; none = in training only",
+    )
+    gateway_url: str | None = chz.field(
+        default=None,
+        doc="address by which sandboxes elsewhere reach the policy, for agents that are black boxes",
+    )
+    reward: str | None = chz.field(
+        default=None, doc="verifier's reward that counts, or a sum such as 0.7*tests+0.3*style; none = reward"
+    )
+    reward_fn: str | None = chz.field(
+        default=None, doc="grader of your own, module:function, asked with the rollout and its sandbox"
     )
     environment_type: str = chz.field(
         default="local", doc="where sandboxes run: local, or a Harbor environment (docker, daytona, ...)"
     )
+    environment_kwargs: tuple[str, ...] | None = chz.field(
+        default=None, doc="what the sandbox's backend is told besides, as NAME=VALUE separated by commas"
+    )
+    base_images: tuple[str, ...] | None = chz.field(
+        default=None, doc="local images to use for others, as IMAGE=IMAGE separated by commas"
+    )
+    sandbox_timeout: int | None = chz.field(
+        default=None, doc="seconds a sandbox lives at most; none = what its task's time-outs come to"
+    )
+    snapshots: bool = chz.field(
+        default=True, doc="start sandboxes from snapshots where `termrl snapshot create` made them"
+    )
+    prewarm: int = chz.field(default=0, doc="sandboxes to keep booted ahead of the demand")
     n_parallel_envs: int = chz.field(default=16, doc="rollouts at the same time")
     max_turns: int = chz.field(default=50, doc="model calls a rollout may make")
     max_tokens: int = chz.field(default=1024, doc="tokens an answer may have")
@@ -94,8 +129,8 @@ class RolloutConfig:
 
     @chz.validate
     def _check_rollouts(self) -> None:
-        _at_least(1, self, "n_parallel_envs", "max_turns", "max_tokens", "context_limit")
-        _at_least(0, self, "seed")
+        _at_least(1, self, "n_parallel_envs", "max_turns", "max_tokens", "context_limit", "sandbox_timeout")
+        _at_least(0, self, "seed", "prewarm")
         _above_zero(self, "temperature", "proactive_summarization_threshold")
         if self.context_limit is not None and self.max_tokens >= self.context_limit:
             raise ContradictionError(
@@ -106,6 +141,10 @@ class RolloutConfig:
             raise ContradictionError(
                 "proactive_summarization_threshold is set but enable_summarize is off: "
                 "turn it on, or leave the threshold out."
+            )
+        if self.gateway_url is not None and not self.gateway_url.startswith(("http://", "https://")):
+            raise ContradictionError(
+                f"gateway_url is '{self.gateway_url}': it must begin with http:// or https://."
             )
         if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
             raise ContradictionError(

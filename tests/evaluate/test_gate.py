@@ -11,18 +11,25 @@ import pytest
 
 from termrl.evaluate.gate import GateReport, GateSettings, check_tasks
 from termrl.evaluate.gate_attempt import DIGEST, AttemptSettings
-from termrl.evaluate.gate_sandbox import sandbox_of
+from termrl.evaluate.gate_subjects import CHEATERS
 from termrl.evaluate.gate_verdict import Finding, Fitness, judge_task
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.record import Rollout, Timings
+from termrl.sandbox.backends import Backend
 from termrl.store import Run
 from termrl.tasks import load_harbor_tasks
 from termrl.tasks.quarantine import quarantine_path, read_quarantine
 from termrl.tasks.scaffold import write_new_task
 
-CONFIG = (
-    '[environment]\nnetwork_mode = "no-network"\n[agent]\ntimeout_sec = 60\n[verifier]\ntimeout_sec = 30\n'
-)
+CONFIG = """\
+[environment]
+network_mode = "no-network"
+storage_mb = 64
+[agent]
+timeout_sec = 60
+[verifier]
+timeout_sec = 20
+"""
 SOLVE = "echo hello > /app/out\n"
 REWARD = "echo $reward > /logs/verifier/reward.txt\n"
 TEST = f"reward=0; [[ $(cat /app/out) == hello ]] && reward=1; {REWARD}"
@@ -52,7 +59,7 @@ def write_task(path: Path, solve: str | None = SOLVE, test: str = TEST, docker: 
 
 async def check(tasks_dir: Path, run_path: Path, attempts: int = 2) -> GateReport:
     tasks = load_harbor_tasks(tasks_dir)
-    settings = GateSettings(attempts, 4, AttemptSettings(sandbox_of("local"), run_path / "trials"))
+    settings = GateSettings(attempts, 4, AttemptSettings(Backend("local"), run_path / "trials"))
     exists = (run_path / "run.sqlite").exists()
     opened = Run.open(run_path, write=True) if exists else Run.create(run_path, kind="check", settings={})
     with opened as run:
@@ -63,6 +70,29 @@ def by_name(report: GateReport) -> dict[str, Finding]:
     return {finding.task_name: finding for finding in report.findings}
 
 
+@pytest.fixture
+def two_cheaters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough of them where a test is about something else."""
+    monkeypatch.setattr("termrl.evaluate.gate.CHEATERS", CHEATERS[:2])
+
+
+async def test_no_cheating_agent_passes_a_sound_task(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks" / "sound")
+    (finding,) = (await check(tmp_path / "tasks", tmp_path / "run", attempts=1)).findings
+    assert (finding.fitness, finding.cheats) == (Fitness.SOUND, f"0 of {len(CHEATERS)}")
+    assert len(CHEATERS) > 10
+
+
+async def test_a_task_that_believes_what_the_agent_left_is_forgeable(tmp_path: Path) -> None:
+    """Its tests run a program of the agent's working directory if there is one, as `python -m` would."""
+    test = f"reward=0; [[ $(cat /app/out) == hello || -e /app/pytest.py ]] && reward=1; {REWARD}"
+    write_task(tmp_path / "tasks" / "gullible", test=test)
+    (finding,) = (await check(tmp_path / "tasks", tmp_path / "run", attempts=1)).findings
+    assert finding.fitness is Fitness.FORGEABLE
+    assert finding.reason == "cheating agents pass: pytest"
+
+
+@pytest.mark.usefixtures("two_cheaters")
 async def test_what_is_wrong_with_a_task_is_found_out_with_evidence(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks"
     write_task(tasks / "sound")
@@ -97,6 +127,7 @@ async def test_what_is_wrong_with_a_task_is_found_out_with_evidence(tmp_path: Pa
     assert found["sound"].system_files == ()
 
 
+@pytest.mark.usefixtures("two_cheaters")
 async def test_a_check_goes_on_where_it_stopped_and_tries_again_what_was_changed(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks"
     write_task(tasks / "one")
@@ -111,6 +142,7 @@ async def test_a_check_goes_on_where_it_stopped_and_tries_again_what_was_changed
     assert by_name(await check(tasks, tmp_path / "run"))["one"].fitness is Fitness.TRIVIAL
 
 
+@pytest.mark.usefixtures("two_cheaters")
 async def test_more_attempts_at_a_checked_task_add_only_what_is_missing(tmp_path: Path) -> None:
     write_task(tmp_path / "tasks" / "one")
     await check(tmp_path / "tasks", tmp_path / "run", attempts=1)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from termrl.evaluate.gate_attempt import AttemptSettings, attempt
-from termrl.evaluate.gate_sandbox import sandbox_of
 from termrl.evaluate.gate_subjects import NO_OP, ORACLE, Subject
+from termrl.sandbox.backends import Backend
 from termrl.tasks import HarborTask, load_harbor_tasks, validate_task_dir
 from termrl.tasks.builtin import builtin_directory
 
@@ -51,7 +51,7 @@ def test_no_answer_lies_in_what_the_agent_sees() -> None:
 
 async def solved(task: HarborTask, subject: Subject, trials_dir: Path, places: asyncio.Semaphore) -> str:
     async with places:
-        rollout = await attempt(task, "", subject, AttemptSettings(sandbox_of("local"), trials_dir))
+        rollout = await attempt(task, "", subject, AttemptSettings(Backend("local"), trials_dir))
     return "solved" if rollout.solved else f"{rollout.outcome}: {rollout.detail}"
 
 

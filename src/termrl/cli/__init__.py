@@ -27,6 +27,15 @@ COMMANDS = {
     "tasks new": ("termrl.cli.tasks_new", "write a task of one's own to begin with"),
     "runs list": ("termrl.cli.runs_list", "list the runs on this machine"),
     "runs show": ("termrl.cli.runs_show", "show what a run reached, and where its time went"),
+    "replay": (
+        "termrl.cli.replay",
+        "type a stored rollout's answers again in a fresh sandbox, without a model",
+    ),
+    "sandbox list": ("termrl.cli.sandbox_list", "list what runs have open, and what a crash left behind"),
+    "sandbox reap": ("termrl.cli.sandbox_reap", "remove what runs that are gone left behind"),
+    "images import": ("termrl.cli.images_import", "import a root file system for the local sandbox"),
+    "images list": ("termrl.cli.images_list", "list the imported root file systems"),
+    "images remove": ("termrl.cli.images_remove", "remove an imported root file system"),
     "doctor": ("termrl.cli.doctor", "check that this machine has what a run needs"),
 }
 INTERRUPTED = 130

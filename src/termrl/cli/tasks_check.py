@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,11 +23,34 @@ OPTIONS = (
     "n_tasks",
     "task_ids",
     "environment_type",
+    "environment_kwargs",
+    "base_images",
+    "sandbox_timeout",
     "n_parallel_envs",
     "run_name",
     "run_root",
     "on_bad_task",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _SandboxOptions:
+    environment_type: str
+    environment_kwargs: tuple[str, ...] | None
+    base_images: tuple[str, ...] | None
+    sandbox_timeout: int | None
+
+    @classmethod
+    def of(cls, given: Arguments) -> "_SandboxOptions":
+        def several(name: str) -> tuple[str, ...] | None:
+            return tuple(given.options[name].split(",")) if name in given.options else None
+
+        return cls(
+            given.options.get("environment_type", "local"),
+            several("environment_kwargs"),
+            several("base_images"),
+            whole_number(given.options, "sandbox_timeout", 0) or None,
+        )
 
 
 def help_text() -> str:
@@ -35,6 +59,7 @@ def help_text() -> str:
             "usage: termrl tasks check DATASET [attempts=3] [n_tasks=N] [task_ids=NAME,NAME]",
             "                          [environment_type=local] [n_parallel_envs=4] [run_name=NAME]",
             "                          [run_root=./runs] [on_bad_task=error|skip] [--json]",
+            "                          [environment_kwargs=K=V,..] [base_images=A=B,..] [sandbox_timeout=S]",
             "",
             "Builds every task and tries it: with its oracle, which must pass every time, with an agent that",
             "does nothing, which must fail every time, and with cheating agents, none of which may pass.",
@@ -106,12 +131,14 @@ def _check(
 
     from termrl.evaluate.gate import GateSettings, check_tasks
     from termrl.evaluate.gate_attempt import AttemptSettings
-    from termrl.evaluate.gate_sandbox import sandbox_of
+    from termrl.sandbox.choice import choose_backend, make_ready
+    from termrl.sandbox.labels import labelled_run
     from termrl.store import Run
     from termrl.store.run import DATABASE
 
     kind = given.options.get("environment_type", "local")
-    environment = sandbox_of(kind)
+    backend = choose_backend(_SandboxOptions.of(given))
+    make_ready(backend, tasks)
     slug = re.sub(r"[^A-Za-z0-9.@=]+", "-", dataset).strip("-.") or "tasks"
     run_path = _run_root(given) / given.options.get(
         "run_name", f"check-{slug}-{re.sub('[^a-z0-9]+', '-', kind)}"
@@ -121,12 +148,12 @@ def _check(
         opened = Run.open(run_path, write=True)
     else:
         opened = Run.create(run_path, kind="check", settings=settings)
-    with opened as run:
+    with opened as run, labelled_run(run_path.name):
         if run.kind != "check" or run.settings != settings:
             raise UsageError(
                 f"The run {run_path} is not a check of {dataset} in {kind}: give another run_name."
             )
-        gate = GateSettings(attempts, concurrency, AttemptSettings(environment, run_path / "trials"))
+        gate = GateSettings(attempts, concurrency, AttemptSettings(backend, run_path / "trials"))
         report = asyncio.run(check_tasks(run, dataset, tasks, gate, _tell))
         return report, run_path
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from termrl.evaluate.gate_attempt import DIGEST, AttemptSettings, attempt
+from termrl.evaluate.gate_attempt import DIGEST, AttemptSettings, attempt, is_known
 from termrl.evaluate.gate_subjects import CHEATERS, LONE_ORACLE, NO_OP, ORACLE, Subject
 from termrl.evaluate.gate_verdict import UNFIT, Finding, Fitness, judge_task
 from termrl.rollout.outcome import Outcome
@@ -127,7 +127,7 @@ class _Gate:
 
     async def _attempt(self, task: HarborTask, digest: str, subject: Subject, member: int) -> Rollout:
         found = self._stored.get((task.task_name, subject.name, member))
-        if found is not None and found[1].tags.get(DIGEST) == digest and found[1].outcome.scored:
+        if found is not None and found[1].tags.get(DIGEST) == digest and is_known(found[1], subject):
             if (task.task_name, subject.name, member) in self._before:
                 self._before.discard((task.task_name, subject.name, member))
                 self.from_before += 1

@@ -1,27 +1,34 @@
 """One attempt at a task by one of the gate's subjects: a Harbor trial, read as a rollout without turns.
 
-The evidence is kept with it: the end of what the tests printed and of the oracle's log where it failed, what
-an oracle left behind. A trial that infrastructure broke is tried once more before it counts.
+It is guarded as every rollout is: a cheating agent that was seen tampering has not passed. The evidence is
+kept with it: the end of what the tests printed and of the oracle's log where it failed, what an oracle left
+behind. A trial that infrastructure broke is tried once more before it counts.
 """
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harbor.models.trial.config import EnvironmentConfig, TaskConfig, TrialConfig
+from harbor.models.trial.config import TaskConfig, TrialConfig
 from harbor.models.trial.result import TrialResult
-from harbor.trial.trial import Trial
 
 from termrl.evaluate.gate_subjects import Subject
 from termrl.evaluate.gate_watch import Leavings, watch
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.record import Rollout, Timings
-from termrl.rollout.verification import protect_verification
+from termrl.rollout.reward import RewardRule
+from termrl.rollout.trial import create_trial
+from termrl.rollout.verdict import FULL_REWARD, verifier_rewards
+from termrl.rollout.verification import Guard
+from termrl.sandbox.backends import Backend
 from termrl.tasks import HarborTask
 
 PROCESSES = "processes"
 SYSTEM_FILES = "system_files"
+SIGNS = "signs"
+"""The tag for what looks like tampering; a task's own oracle may change the same."""
 DIGEST = "digest"
 _TRIES = 2
 _LOGS = (("test-stdout.txt", "the tests printed"), ("oracle.txt", "the oracle printed"))
@@ -30,7 +37,7 @@ _TAIL = 600
 
 @dataclass(frozen=True, slots=True)
 class AttemptSettings:
-    environment: EnvironmentConfig
+    backend: Backend
     trials_dir: Path
 
 
@@ -38,10 +45,15 @@ async def attempt(task: HarborTask, digest: str, subject: Subject, settings: Att
     """One attempt, whatever it comes to."""
     rollout = await _try(task, digest, subject, settings)
     for _ in range(_TRIES - 1):
-        if rollout.outcome.scored:
+        if is_known(rollout, subject):
             break
         rollout = await _try(task, digest, subject, settings)
     return rollout
+
+
+def is_known(rollout: Rollout, subject: Subject) -> bool:
+    """Whether another try is idle: it was scored, or a cheating agent broke the grading and so has not passed."""
+    return rollout.outcome.scored or subject.cheats
 
 
 async def _try(task: HarborTask, digest: str, subject: Subject, settings: AttemptSettings) -> Rollout:
@@ -49,21 +61,22 @@ async def _try(task: HarborTask, digest: str, subject: Subject, settings: Attemp
         task=TaskConfig(path=task.task_dir),
         trials_dir=settings.trials_dir,
         agent=subject.agent(),
-        environment=settings.environment.model_copy(),
+        environment=settings.backend.environment_config(task.config),
     )
     try:
-        trial = await Trial.create(config)
+        trial = await create_trial(config, keep=True)
     except Exception as error:
         return _rollout(task, Outcome.BUILD_FAILED, None, f"{type(error).__name__}: {error}", digest)
     leavings = watch(trial, end_processes=subject.alone) if subject.watched else Leavings()
-    protect_verification(trial)
+    guard = Guard(trial)
+    trial.call_before_stop(guard.look_for_a_rewriter)
     try:
         result = await trial.run()
         reward = _reward(result)
         outcome = _outcome(result, reward)
         detail = "" if outcome is Outcome.SOLVED else _evidence(result, trial.paths.trial_dir)
         timings = Timings(total=_seconds(result))
-        return _rollout(task, outcome, reward, detail, digest, leavings, timings)
+        return _rollout(task, outcome, reward, detail, digest, leavings, timings, guard.signs)
     except Exception as error:
         return _rollout(task, Outcome.SANDBOX_LOST, None, f"{type(error).__name__}: {error}", digest)
     finally:
@@ -78,12 +91,14 @@ def _rollout(
     digest: str,
     leavings: Leavings | None = None,
     timings: Timings | None = None,
+    signs: Sequence[str] = (),
 ) -> Rollout:
     left = leavings or Leavings()
     tags = {
         DIGEST: digest,
         PROCESSES: json.dumps(left.processes),
         SYSTEM_FILES: json.dumps(left.system_files),
+        SIGNS: json.dumps(sorted(signs)),
     }
     return Rollout(
         task_name=task.task_name,
@@ -98,16 +113,13 @@ def _rollout(
 
 
 def _reward(result: TrialResult) -> float | None:
-    rewards = result.verifier_result.rewards if result.verifier_result is not None else None
-    if not rewards:
-        return None
-    values = [float(value) for value in rewards.values()]
-    return float(rewards["reward"]) if "reward" in rewards else sum(values) / len(values)
+    rewards = verifier_rewards(result)
+    return RewardRule().of(rewards) if rewards else None
 
 
 def _outcome(result: TrialResult, reward: float | None) -> Outcome:
     if reward is not None:
-        return Outcome.SOLVED if reward >= 1 else Outcome.FAILED
+        return Outcome.SOLVED if reward >= FULL_REWARD else Outcome.FAILED
     if result.verifier is not None:
         return Outcome.VERIFIER_FAILED
     return Outcome.BUILD_FAILED if result.agent_setup is None else Outcome.SANDBOX_LOST

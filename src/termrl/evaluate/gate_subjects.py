@@ -6,13 +6,13 @@ processes needs them to live on.
 """
 
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 
 from harbor.models.agent.name import AgentName
 from harbor.models.trial.config import AgentConfig
 
-CHEATS_MODULE = "termrl.rollout.cheats"
+from termrl.rollout.cheats import CHEATS, CheatingAgent
+
+CHEAT = "cheat:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +23,19 @@ class Subject:
     watched: bool = False
     alone: bool = False
 
+    @property
+    def cheats(self) -> bool:
+        return self.name.startswith(CHEAT)
+
     def agent(self) -> AgentConfig:
-        if self.name == NO_OP.name:
-            return AgentConfig(name=AgentName.NOP.value)
-        if self.name.startswith(_CHEAT):
-            kwargs = {"cheat": self.name.removeprefix(_CHEAT)}
-            return AgentConfig(import_path=f"{CHEATS_MODULE}:CheatingAgent", kwargs=kwargs)
-        return AgentConfig(name=AgentName.ORACLE.value)
+        if self.cheats:
+            path = f"{CheatingAgent.__module__}:{CheatingAgent.__name__}"
+            return AgentConfig(import_path=path, kwargs={"cheat": self.name.removeprefix(CHEAT)})
+        known = AgentName.NOP if self.name == NO_OP.name else AgentName.ORACLE
+        return AgentConfig(name=known.value)
 
 
-_CHEAT = "cheat:"
 ORACLE = Subject("oracle", watched=True)
 LONE_ORACLE = Subject("lone oracle", watched=True, alone=True)
 NO_OP = Subject("no-op")
-
-
-def _cheaters() -> tuple[Subject, ...]:
-    if find_spec(CHEATS_MODULE) is None:
-        return ()
-    return tuple(Subject(f"{_CHEAT}{cheat.name}") for cheat in import_module(CHEATS_MODULE).CHEATS)
-
-
-CHEATERS: tuple[Subject, ...] = _cheaters()
+CHEATERS: tuple[Subject, ...] = tuple(Subject(f"{CHEAT}{cheat.name}") for cheat in CHEATS)

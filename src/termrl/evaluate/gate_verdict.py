@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from termrl.evaluate.gate_attempt import PROCESSES, SYSTEM_FILES
-from termrl.evaluate.gate_subjects import LONE_ORACLE, NO_OP, ORACLE
+from termrl.evaluate.gate_attempt import PROCESSES, SIGNS, SYSTEM_FILES
+from termrl.evaluate.gate_subjects import CHEAT, LONE_ORACLE, NO_OP, ORACLE
 from termrl.rollout.record import Rollout
 
 
@@ -53,10 +53,8 @@ def judge_task(task_name: str, attempts: Attempts) -> Finding:
     """The verdict from all attempts at a task; the gravest finding is the one that counts."""
     fitness, reason, evidence = _verdict(attempts)
     oracles = attempts.get(ORACLE.name, ())
-    processes = sorted(
-        {each for rollout in oracles for each in json.loads(rollout.tags.get(PROCESSES, "[]"))}
-    )
-    files = sorted({each for rollout in oracles for each in json.loads(rollout.tags.get(SYSTEM_FILES, "[]"))})
+    processes = sorted({each for rollout in oracles for each in _tag(rollout, PROCESSES)})
+    files = sorted({each for rollout in oracles for each in _tag(rollout, SYSTEM_FILES)})
     return Finding(
         task_name=task_name,
         fitness=fitness,
@@ -64,7 +62,7 @@ def judge_task(task_name: str, attempts: Attempts) -> Finding:
         evidence=evidence,
         oracle=_count(oracles),
         no_op=_count(attempts.get(NO_OP.name, ())),
-        cheats=_count([rollout for rollouts in _cheats(attempts).values() for rollout in rollouts]),
+        cheats=_forged_count(attempts),
         needs_processes=_needs_processes(attempts, bool(processes)),
         processes=tuple(processes),
         system_files=tuple(files),
@@ -86,9 +84,13 @@ def _verdict(attempts: Attempts) -> tuple[Fitness, str, str]:
         return Fitness.FLAKY, f"the oracle passes {_count(oracles)} times", failed[0].detail
     if passed:
         return Fitness.FLAKY, f"doing nothing passes {_count(idle)} times", ""
-    forged = [name for name, rollouts in _cheats(attempts).items() if any(each.solved for each in rollouts)]
+    forged = [
+        name
+        for name, rollouts in _cheats(attempts).items()
+        if any(_unseen(each, attempts) for each in rollouts)
+    ]
     if forged:
-        names = ", ".join(name.removeprefix("cheat:") for name in forged)
+        names = ", ".join(name.removeprefix(CHEAT) for name in forged)
         return Fitness.FORGEABLE, f"cheating agents pass: {names}", ""
     if not oracles:
         return Fitness.UNPROVEN, "there is no solution/solve.sh, so nothing shows that it can be solved", ""
@@ -114,8 +116,25 @@ def _needs_processes(attempts: Attempts, left_some: bool) -> bool | None:
     return not any(rollout.solved for rollout in alone) if alone else None
 
 
+def _unseen(rollout: Rollout, attempts: Attempts) -> bool:
+    """Whether a cheating agent passes: with a reward, and no change that the task itself does not make."""
+    honest = [each for name in (ORACLE.name, NO_OP.name) for each in attempts.get(name, ())]
+    own = {sign for each in honest for sign in _tag(each, SIGNS)}
+    return rollout.solved and not set(_tag(rollout, SIGNS)) - own
+
+
+def _forged_count(attempts: Attempts) -> str:
+    rollouts = [rollout for each in _cheats(attempts).values() for rollout in each]
+    return f"{sum(_unseen(each, attempts) for each in rollouts)} of {len(rollouts)}" if rollouts else "-"
+
+
+def _tag(rollout: Rollout, name: str) -> list[str]:
+    values: list[str] = json.loads(rollout.tags.get(name, "[]"))
+    return values
+
+
 def _cheats(attempts: Attempts) -> dict[str, Sequence[Rollout]]:
-    return {name: rollouts for name, rollouts in attempts.items() if name.startswith("cheat:")}
+    return {name: rollouts for name, rollouts in attempts.items() if name.startswith(CHEAT)}
 
 
 def _count(rollouts: Sequence[Rollout]) -> str:

@@ -92,6 +92,7 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "reward": sum(rollout.reward or 0.0 for rollout in scored) / count if count else None,
         "solve_rate": sum(rollout.solved for rollout in scored) / count if count else None,
         "turns_mean": float(np.mean([len(rollout.turns) for rollout in rollouts])) if rollouts else 0.0,
+        "segments": sum(rollout.segment_count for rollout in rollouts),
         "sampled_tokens": sum(rollout.sampled_tokens for rollout in rollouts),
         "prompt_tokens": sum(rollout.prompt_tokens for rollout in rollouts),
     }

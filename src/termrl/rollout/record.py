@@ -36,11 +36,18 @@ class Rollout:
 
     @property
     def sampled_tokens(self) -> int:
-        return sum(len(turn.sampled) for turn in self.turns)
+        return sum(turn.sampled_count for turn in self.turns)
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(len(turn.prompt) for turn in self.turns)
+        return sum(turn.prompt_length for turn in self.turns)
+
+    @property
+    def segment_count(self) -> int:
+        """Streams that were begun: one, and one more for each time that history was rewritten."""
+        return sum(
+            not turn.continues(before) for before, turn in zip((None, *self.turns), self.turns, strict=False)
+        )
 
     @property
     def solved(self) -> bool:

@@ -86,12 +86,12 @@ def _convert(task_dir: Path, place: Path) -> None:
         shutil.copy2(task_dir / "run-tests.sh", tests / "run-tests.sh")
         (tests / "test.sh").write_text(_TEST)
         (tests / "test.sh").chmod(0o755)
-        with contextlib.suppress(FileExistsError):
-            os.rename(draft / "done", place.parent)
-    except OSError as error:
+        place.parent.mkdir(exist_ok=True)
+        os.rename(target, place)
+    except OSError:
         # Another process was first; what it wrote is the same.
         if not place.is_dir():
-            raise error
+            raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
