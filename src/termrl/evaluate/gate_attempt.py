@@ -52,7 +52,7 @@ async def attempt(task: HarborTask, digest: str, subject: Subject, settings: Att
 
 
 def is_known(rollout: Rollout, subject: Subject) -> bool:
-    """Whether another try is idle: it was scored, or a cheating agent broke the grading and so has not passed."""
+    """Whether it needs no other try: it was scored, or is a cheating agent's, which then has not passed."""
     return rollout.outcome.scored or subject.cheats
 
 
