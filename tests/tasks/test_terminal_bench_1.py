@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 from harbor.models.task.task import Task
 
 from termrl.tasks import load_dataset, load_harbor_tasks

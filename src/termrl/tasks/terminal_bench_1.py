@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 from harbor.mappers.terminal_bench import TerminalBenchMapper
 from pydantic import ValidationError
 
