@@ -6,7 +6,6 @@ train, evaluate` gives.
 """
 
 import logging
-import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,18 +24,22 @@ from termrl.config import EvalConfig, RolloutConfig, TrainConfig
 from termrl.engine.catalog import resolve_model
 from termrl.engine.process import start_engine
 from termrl.errors import UserError
-from termrl.evaluate.held_out import evaluate_tasks, rate_of
-from termrl.evaluate.intervals import Rate
+from termrl.evaluate.checkpoint import local_checkpoint, require_remote_checkpoint
+from termrl.evaluate.evaluation import combine, plan_evaluation, run_evaluation
+from termrl.evaluate.going_on import slug
+from termrl.evaluate.held_out import evaluate_tasks
+from termrl.evaluate.results import EvalResult
 from termrl.evaluate.summary import EVALUATION_STAGE, summarize
 from termrl.learn.progress import Progress, Silent
-from termrl.learn.train import Evaluate, timed_phase, train_run
+from termrl.learn.train import Evaluate, train_run
 from termrl.learn.warmup import demonstrated_tasks, family_of
 from termrl.observe.metrics import MetricsFile
+from termrl.policy.chat import UNKNOWN_LIMIT, ChatSampler, NoModel
 from termrl.policy.rendering import Renderer, RendererChoice, choose_renderer
 from termrl.policy.sampler import Sampler, TinkerSampler
+from termrl.policy.service import Service, ServiceUnclearError, choose_service, require_key
 from termrl.policy.tokenizer import Tokenizer, load_tokenizer
 from termrl.rollout.pool import RolloutPool
-from termrl.rollout.record import Rollout
 from termrl.rollout.replay import ReplayReport, replay
 from termrl.rollout.reward import RewardRule, load_reward_function
 from termrl.rollout.runner import RolloutRunner
@@ -46,7 +49,7 @@ from termrl.sandbox.choice import choose_backend, environment_settings, make_rea
 from termrl.sandbox.interface import SandboxFactory
 from termrl.sandbox.labels import labelled_run
 from termrl.settings import to_dict
-from termrl.store import Place, Run, find_run
+from termrl.store import Place, Run
 from termrl.store.run import DATABASE
 from termrl.tasks import HarborTask, load_harbor_tasks
 from termrl.tasks.usable import usable_tasks
@@ -56,26 +59,15 @@ _log = logging.getLogger(__name__)
 HELD_OUT = "held_out"
 HELD_OUT_FAMILIES = "held_out_families"
 
+UNASKING = ("oracle", "nop")
+"""Harbor's agents that ask no model."""
+
 TERMINUS_2_LIMIT = 16_384
 """Tokens in an answer beyond which Terminus-2 throws all of it away."""
 
 
-class MissingKeyError(UserError):
-    """A service was named whose key is not there."""
-
-
 class RunExistsError(UserError):
     """The run is there already and was not to be gone on with."""
-
-
-@dataclass(frozen=True)
-class EvalResult:
-    """The solve rate with its interval and denominators, every rollout, and the run that keeps them."""
-
-    rate: Rate
-    excluded: int
-    rollouts: Sequence[Rollout]
-    run_path: Path
 
 
 @dataclass(frozen=True)
@@ -136,46 +128,119 @@ async def train(
 
 async def evaluate(
     config: EvalConfig,
+    sandbox_factory: SandboxFactory | None = None,
     *,
     progress: Progress | None = None,
-    sandbox_factory: SandboxFactory | None = None,
 ) -> EvalResult:
-    """Attempts every task of a dataset with a model, or with a checkpoint of it."""
+    """Attempts every chosen task of a dataset, or of each benchmark, with a model or a checkpoint of it.
+
+    The same settings again go on with what is stored and run only what is missing or was excluded.
+    `sandbox_factory` makes the sandboxes, instead of the backend that `environment_type` names.
+    """
     progress = progress or Silent()
+    parts = [await _evaluate_one(one, sandbox_factory, progress) for one in _by_benchmark(config)]
+    return parts[0] if len(parts) == 1 else combine(tuple(parts), config)
+
+
+def _by_benchmark(config: EvalConfig) -> list[EvalConfig]:
+    """The evaluation of each benchmark by itself, with a place for its results of its own."""
+    if config.benchmarks is None:
+        return [config]
+    single = len(config.benchmarks) == 1
+    return [
+        chz.replace(
+            config,
+            benchmarks=None,
+            dataset=name,
+            run_name=config.run_name if single or not config.run_name else f"{config.run_name}-{slug(name)}",
+            output_path=config.output_path
+            if single or not config.output_path
+            else str(Path(config.output_path) / slug(name)),
+        )
+        for name in config.benchmarks
+    ]
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """Whoever is evaluated, ready to be asked; `tokenizer` reads what was said, where it was in tokens."""
+
+    sampler: Sampler
+    renderer: Renderer
+    context_limit: int
+    tokenizer: Tokenizer | None
+
+
+async def _evaluate_one(
+    config: EvalConfig, sandbox_factory: SandboxFactory | None, progress: Progress
+) -> EvalResult:
     progress.phase("loading", None)
-    model = _check(config)
-    tasks = _tasks(config, config.dataset, progress)[: config.n_tasks]
-    checkpoint, state = _checkpoint(config)
+    plan = plan_evaluation(config, progress)
+    config, tasks = plan.config, [one.task for one in plan.chosen]
+    service = _service_of(config)
+    model = _check(config, service)
+    checkpoint, state = await _checkpoint(config, service)
     backend = choose_backend(config, sandbox_factory)
     make_ready(backend, tasks)
+    plan.files.prepare()
     with _open_run(config) as run, labelled_run(run.path.name):
         _record(run, config, model)
-        async with _service(config, state or run.path / "engine", run.path / "engine.log") as service:
-            client = await service.create_sampling_client_async(
-                model_path=checkpoint, base_model=None if checkpoint else config.model_name
-            )
-            sampler = TinkerSampler(
-                client,
-                policy_version=0,
-                stop=model.renderer.get_stop_token_ids(),
-                temperature=config.temperature,
-            )
+        state = state or run.path / "engine"
+        async with _evaluated(config, service, model, checkpoint, state, run.path / "engine.log") as who:
             backend = await _with_snapshots(config, backend, tasks, progress)
-            where = environment_settings(backend, tasks)
-            pool = await _pool(config, service, model.renderer, run, where)
-            with timed_phase(run, "eval"):
-                rollouts = await evaluate_tasks(
+            where = environment_settings(backend, tasks, timeout_multiplier=config.timeout_multiplier)
+            run.record_fact("context_limit", who.context_limit)
+            settings = _rollout_settings(config, who.context_limit, run.path / "trials", where)
+            runner = RolloutRunner(settings, who.renderer)
+            try:
+                return await run_evaluation(
+                    plan,
                     run,
-                    pool,
-                    tasks,
-                    sampler,
-                    stage="eval",
-                    attempts=config.attempts,
-                    seed=config.seed,
+                    RolloutPool(runner, concurrency=config.n_parallel_envs),
+                    who.sampler,
+                    tokenizer=who.tokenizer,
+                    service=service.value,
                     progress=progress,
                 )
-        excluded = sum(not rollout.outcome.scored for rollout in rollouts)
-        return EvalResult(rate_of(rollouts), excluded, rollouts, run.path)
+            finally:
+                await runner.close()
+
+
+def _service_of(config: EvalConfig) -> Service:
+    if config.agent in UNASKING:
+        return Service.NONE
+    return choose_service(
+        config.model_name,
+        chosen=config.model_service,
+        base_url=config.base_url,
+        checkpoint_url=config.checkpoint_url,
+    )
+
+
+@asynccontextmanager
+async def _evaluated(
+    config: EvalConfig, service: Service, model: _Model, checkpoint: str | None, state: Path, log: Path
+) -> AsyncIterator[_Evaluated]:
+    """Starts what is needed to ask the model, for as long as it is asked."""
+    if service is Service.NONE:
+        yield _Evaluated(NoModel(), model.renderer, config.context_limit or UNKNOWN_LIMIT, None)
+        return
+    if service is Service.LITELLM:
+        chat = ChatSampler(config.model_name, base_url=config.base_url, temperature=config.temperature)
+        yield _Evaluated(chat, model.renderer, config.context_limit or chat.context_limit(), None)
+        return
+    async with _service(config, state, log, service) as client:
+        weights = await client.create_sampling_client_async(
+            model_path=checkpoint, base_model=None if checkpoint else config.model_name
+        )
+        sampler = TinkerSampler(
+            weights,
+            policy_version=0,
+            stop=model.renderer.get_stop_token_ids(),
+            temperature=config.temperature,
+        )
+        limit = config.context_limit or await _context_limit(client, config.model_name)
+        yield _Evaluated(sampler, model.renderer, limit, model.tokenizer)
 
 
 async def replay_stored(run_path: Path, which: str) -> ReplayReport:
@@ -233,23 +298,23 @@ def new_run_name(run_root: Path, model_name: str) -> str:
     return next(name for name in names if not (run_root / name).exists())
 
 
-def _check(config: RolloutConfig) -> _Model:
+def _check(config: RolloutConfig, service: Service | None = None) -> _Model:
     """Refuses what could not work, and opens the tokenizer."""
+    service = service or (Service.ENGINE if config.base_url is None else Service.TINKER)
     logging.getLogger().setLevel(config.log_level.upper())
-    if config.base_url is not None and not os.environ.get("TINKER_API_KEY"):
-        raise MissingKeyError(
-            f"base_url is {config.base_url} but there is no TINKER_API_KEY: put it into .env."
-        )
-    source: Path | str = config.model_name
-    if config.base_url is None or config.model_name == "termrl/tiny":
-        source = resolve_model(config.model_name)
+    require_key(service, config.model_name, config.base_url)
+    # Where nothing is said in tokens any tokenizer will do.
+    model_name = "termrl/tiny" if service in (Service.LITELLM, Service.NONE) else config.model_name
+    source: Path | str = model_name
+    if service is Service.ENGINE or model_name == "termrl/tiny":
+        source = resolve_model(model_name)
     import_path_of(config.agent)
     RewardRule.parse(config.reward)
     load_reward_function(config.reward_fn)
     _warn_of_what_will_disappoint(config)
     tokenizer = load_tokenizer(source)
     choice = choose_renderer(
-        tokenizer, config.model_name, name=config.renderer, keep_thinking=_keeps_thinking(config)
+        tokenizer, model_name, name=config.renderer, keep_thinking=_keeps_thinking(config)
     )
     return _Model(tokenizer, choice)
 
@@ -296,18 +361,12 @@ def _held_out_tasks(config: TrainConfig, progress: Progress) -> dict[str, list[H
 
 def _tasks(config: RolloutConfig, source: str, progress: Progress) -> list[HarborTask]:
     """The tasks of a dataset that this run may use; the progress hears of those that are left out."""
-
-    def fetching(what: str, done: int, total: int | None) -> None:
-        if done in (0, total):
-            progress.note(what if total is None else f"{what}: {done} of {total} tasks")
-
     return usable_tasks(
         source,
         run_root=Path(config.run_root).expanduser(),
         on_bad_task=config.on_bad_task,
         quarantine=config.quarantine,
         note=progress.note,
-        told=fetching,
     )
 
 
@@ -322,30 +381,46 @@ def _open_run(config: RolloutConfig) -> Run:
     return Run.open(path, write=True)
 
 
-def _checkpoint(config: EvalConfig) -> tuple[str | None, Path | None]:
+async def _checkpoint(config: EvalConfig, service: Service) -> tuple[str | None, Path | None]:
     """The weights to sample from and, where a run's own engine holds them, that engine's state."""
-    if config.checkpoint_url is None or config.checkpoint_url.startswith("tinker://"):
-        return config.checkpoint_url, None
-    path = find_run(config.checkpoint_url, Path(config.run_root).expanduser())
-    with Run.open(path) as run:
-        checkpoints = run.checkpoints()
-    if not checkpoints:
-        raise UserError(f"The run {path} has no checkpoint yet: give another one, or a tinker:// path.")
-    return checkpoints[-1].sampler_path, path / "engine"
+    if config.checkpoint_url is None or service is Service.NONE:
+        return None, None
+    if service is Service.LITELLM:
+        raise ServiceUnclearError(
+            f"checkpoint_url is {config.checkpoint_url}, and litellm knows no checkpoints: leave it out, or "
+            "say model_service=tinker."
+        )
+    if service is Service.ENGINE:
+        found = local_checkpoint(config.checkpoint_url, config.model_name, Path(config.run_root).expanduser())
+        return found.path, found.state
+    with tinker.ServiceClient(base_url=config.base_url) as client:
+        await require_remote_checkpoint(client, config.checkpoint_url, config.model_name)
+    return config.checkpoint_url, None
 
 
 @asynccontextmanager
-async def _service(config: RolloutConfig, state: Path, log: Path) -> AsyncIterator[tinker.ServiceClient]:
+async def _service(
+    config: RolloutConfig, state: Path, log: Path, service: Service | None = None
+) -> AsyncIterator[tinker.ServiceClient]:
     """The Tinker server that was named, or the embedded engine for as long as it is needed."""
-    if config.base_url is not None:
-        with tinker.ServiceClient(base_url=config.base_url) as service:
-            yield service
+    if config.base_url is not None or service is Service.TINKER:
+        with tinker.ServiceClient(base_url=config.base_url) as client:
+            yield client
         return
     async with start_engine(
         state, models=(config.model_name,), log_path=log, cache_dir=cache_directory() / "compiled"
     ) as engine:
-        with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as service:
-            yield service
+        with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as client:
+            yield client
+
+
+async def _context_limit(service: tinker.ServiceClient, model_name: str) -> int:
+    served = await service.get_server_capabilities_async()
+    limits = {model.model_name: model.max_context_length for model in served.supported_models}
+    limit = limits.get(model_name)
+    if limit is None:
+        raise UserError(f"The server does not say how long {model_name}'s context is: set context_limit.")
+    return limit
 
 
 async def _with_snapshots(
@@ -364,15 +439,7 @@ async def _pool(
     run: Run,
     where: Mapping[str, Any],
 ) -> RolloutPool:
-    limit = config.context_limit
-    if limit is None:
-        served = await service.get_server_capabilities_async()
-        limits = {model.model_name: model.max_context_length for model in served.supported_models}
-        limit = limits.get(config.model_name)
-    if limit is None:
-        raise UserError(
-            f"The server does not say how long {config.model_name}'s context is: set context_limit."
-        )
+    limit = config.context_limit or await _context_limit(service, config.model_name)
     run.record_fact("context_limit", limit)
     settings = _rollout_settings(config, limit, run.path / "trials", where)
     return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
@@ -396,8 +463,21 @@ def _rollout_settings(
         reward_fn=config.reward_fn,
         gateway_url=config.gateway_url,
         keep_trials=config.keep_trials,
+        **(_evaluation_settings(config) if isinstance(config, EvalConfig) else {}),
         **where,
     )
+
+
+def _evaluation_settings(config: EvalConfig) -> dict[str, Any]:
+    kwargs = {name: _typed(value) for name, value in config.agent_kwargs.items()}
+    return {"agent_kwargs": tuple(kwargs.items()), "timeout_multiplier": config.timeout_multiplier}
+
+
+def _typed(value: float | str) -> Any:
+    """A setting of the agent's as it was meant: whole numbers, true and false, texts."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    return {"true": True, "false": False, "none": None}.get(value.lower(), value)
 
 
 def _evaluation(

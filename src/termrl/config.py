@@ -5,6 +5,7 @@ command line, a line of `--help`, a key of a settings file and a row of docs/set
 contradict each other are refused when the tree is made. Reading them is `termrl.settings`.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 import chz
@@ -18,6 +19,9 @@ ALIASES = {
     "num_batches": "max_steps",
     "sandbox_concurrency": "n_parallel_envs",
     "sandbox_backend": "environment_type",
+    "checkpoint_path": "checkpoint_url",
+    "task_id": "task_ids",
+    "max_tasks": "n_tasks",
     "warmup": "warmup.enabled",
 }
 """Other names by which a setting is known, and the one it has here."""
@@ -130,8 +134,8 @@ class RolloutConfig:
     @chz.validate
     def _check_rollouts(self) -> None:
         _at_least(1, self, "n_parallel_envs", "max_turns", "max_tokens", "context_limit", "sandbox_timeout")
-        _at_least(0, self, "seed", "prewarm")
-        _above_zero(self, "temperature", "proactive_summarization_threshold")
+        _at_least(0, self, "seed", "prewarm", "temperature")
+        _above_zero(self, "proactive_summarization_threshold")
         if self.context_limit is not None and self.max_tokens >= self.context_limit:
             raise ContradictionError(
                 f"max_tokens is {self.max_tokens} and context_limit {self.context_limit}: "
@@ -225,7 +229,7 @@ class TrainConfig(RolloutConfig):
         for name in ("adam_beta1", "adam_beta2"):
             if getattr(self, name) >= 1:
                 raise ContradictionError(f"{name} is {getattr(self, name)}: it must be below 1.")
-        _above_zero(self, "learning_rate", "max_minutes")
+        _above_zero(self, "learning_rate", "max_minutes", "temperature")
         _at_least(1, self.warmup, "n_demonstrations", "epochs", "batch_size", prefix="warmup.")
         _above_zero(self.warmup, "learning_rate", prefix="warmup.")
 
@@ -254,16 +258,78 @@ class EvalConfig(RolloutConfig):
     dataset: str = chz.field(
         default="termrl/basics:held_out", doc="tasks to attempt: a path, a registry name or a built-in set"
     )
+    benchmarks: tuple[str, ...] | None = chz.field(
+        default=None, doc="several datasets, one after the other, each with its own result; none = dataset"
+    )
     checkpoint_url: str | None = chz.field(
         default=None,
         doc="weights to evaluate: a tinker:// path, or a RUN for its last; none = the base model",
     )
+    model_service: Literal["auto", "engine", "tinker", "litellm"] = chz.field(
+        default="auto",
+        doc="who serves the model: the embedded engine, Tinker or a compatible server, or litellm "
+        "(OpenAI-compatible endpoints too); auto = by model_name, checkpoint_url and base_url",
+    )
+    agent_kwargs: Mapping[str, float | str] = chz.field(
+        default_factory=dict, doc="the agent's own settings, such as agent_kwargs.parser_name=xml"
+    )
     attempts: int = chz.field(default=1, doc="attempts at each task")
-    n_tasks: int | None = chz.field(default=None, doc="attempt the first so many; none = all")
+    task_ids: tuple[str, ...] | None = chz.field(
+        default=None, doc="attempt these tasks only, by name; none = all"
+    )
+    task_indices: str | None = chz.field(
+        default=None, doc="attempt the tasks at these places only, counted from 0, such as 84,64 or 0,3-5"
+    )
+    n_tasks: int | None = chz.field(
+        default=None, doc="attempt so many of the tasks, drawn by the seed; none = all"
+    )
+    n_parallel_envs: int = chz.field(default=4, doc="rollouts at the same time")
+    timeout_multiplier: float = chz.field(
+        default=1.0, doc="times the time-outs that each task.toml sets (agent, verifier, build)"
+    )
+    pass_threshold: float | None = chz.field(
+        default=None, doc="reward from which a rollout is a PASS; none = the task's full reward"
+    )
+    retry: Literal["auto", "excluded", "none"] = chz.field(
+        default="auto",
+        doc="excluded rollouts when the command is given again: auto = run again, at most three times in "
+        "all; excluded = run again whatever was tried; none = leave",
+    )
+    keep_trials: Literal["all", "failed", "none"] = chz.field(
+        default="all", doc="which of Harbor's trial directories to keep under the run"
+    )
+    export: Literal["none", "harbor"] = chz.field(
+        default="none", doc="harbor = also write a Harbor job directory, which `harbor view` opens"
+    )
+    output_path: str | None = chz.field(
+        default=None,
+        doc="directory for results.json, results.md and rollouts/, or a .json file; none = the run's own",
+    )
 
     @chz.validate
     def _check_evaluation(self) -> None:
         _at_least(1, self, "attempts", "n_tasks")
+        _above_zero(self, "timeout_multiplier", "pass_threshold")
+        if self.attempts > 1 and self.temperature == 0 and self.agent not in ("oracle", "nop"):
+            raise ContradictionError(
+                f"attempts is {self.attempts} and temperature 0: every attempt would be the same answer "
+                "again, and pass@k would mean nothing; set temperature above 0, or attempts=1."
+            )
+        chosen = [name for name in ("task_ids", "task_indices", "n_tasks") if getattr(self, name) is not None]
+        if len(chosen) > 1:
+            raise ContradictionError(
+                f"{' and '.join(chosen)} are different ways to choose tasks: give one of them."
+            )
+        if self.benchmarks is not None and len(self.benchmarks) > 1 and (self.task_ids or self.task_indices):
+            raise ContradictionError(
+                f"{chosen[0]} chooses tasks of one dataset, and benchmarks names {len(self.benchmarks)}: "
+                "evaluate them one by one."
+            )
+        if self.export == "harbor" and self.keep_trials != "all":
+            raise ContradictionError(
+                f"export=harbor needs every trial's directory, and keep_trials is {self.keep_trials}: "
+                "set keep_trials=all."
+            )
 
 
 def _at_least(least: float, config: object, *names: str, prefix: str = "") -> None:

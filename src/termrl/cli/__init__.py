@@ -16,6 +16,10 @@ from termrl.errors import UserError
 
 COMMANDS = {
     "train": ("termrl.cli.train", "train a model on tasks: key=value settings, config=FILE"),
+    "eval": ("termrl.cli.eval", "evaluate a model on tasks: key=value settings, config=FILE"),
+    "eval compare": ("termrl.cli.eval_compare", "compare evaluations of the same tasks"),
+    "eval power": ("termrl.cli.eval_power", "how many attempts it takes to see a difference"),
+    "setup": ("termrl.cli.setup", "ask for the keys that the chosen services need, test them, write .env"),
     "engine serve": ("termrl.cli.engine_serve", "serve the embedded engine to any Tinker client"),
     "tasks list": ("termrl.cli.tasks_list", "list the tasks of a dataset"),
     "tasks show": ("termrl.cli.tasks_show", "show a dataset as a whole, or one of its tasks"),
@@ -84,7 +88,7 @@ def _run(words: list[str]) -> int:
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:
-    for length in (1, 2):
+    for length in (2, 1):
         name = " ".join(words[:length])
         if name in COMMANDS:
             return name, words[length:]

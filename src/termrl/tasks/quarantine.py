@@ -93,7 +93,7 @@ def find_quarantines(setting: str, dataset: str, run_root: Path) -> list[Path]:
 
 
 def without_unfit(
-    tasks: list[HarborTask], paths: Sequence[Path]
+    tasks: Sequence[HarborTask], paths: Sequence[Path]
 ) -> tuple[list[HarborTask], dict[str, Unfit]]:
     """The tasks that are not in quarantine, and those that are; raises `NoTasksError` if all are."""
     named = {name: unfit for path in paths for name, unfit in read_quarantine(path).items()}
