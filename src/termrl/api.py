@@ -9,7 +9,7 @@ import json
 import logging
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ import chz
 import tinker
 
 from termrl.agents.choice import import_path_of
+from termrl.agents.tools import tools_of
 from termrl.cache import cache_directory
 from termrl.config import EvalConfig, RolloutConfig, TrainConfig
 from termrl.engine.catalog import resolve_model
@@ -55,13 +56,15 @@ from termrl.rollout.replay import ReplayReport, replay
 from termrl.rollout.reward import RewardRule, load_reward_function
 from termrl.rollout.runner import RolloutRunner
 from termrl.rollout.settings import RolloutSettings
-from termrl.sandbox.choice import choose_backend, environment_settings, make_ready
+from termrl.sandbox.backends import Backend
+from termrl.sandbox.choice import choose_backend, environment_settings, make_ready, start_from_snapshots
 from termrl.sandbox.interface import SandboxFactory
 from termrl.sandbox.labels import labelled_run
 from termrl.settings import to_dict
 from termrl.store import Place, Run
 from termrl.store.run import DATABASE
 from termrl.tasks import HarborTask, load_harbor_tasks
+from termrl.tasks.usable import usable_tasks
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +106,7 @@ async def train(
     check_loss(config)
     require_wandb(config.wandb)
     prices = read_prices(config)
-    tasks, held_out = _tasks(config)
+    tasks, held_out = _tasks(config, progress)
     every_task = [*tasks, *(task for members in held_out.values() for task in members)]
     backend = choose_backend(config, sandbox_factory)
     make_ready(backend, every_task)
@@ -119,6 +122,7 @@ async def train(
 
         try:
             async with _service(config, run.path / "engine", run.path / "engine.log") as service:
+                backend = await _with_snapshots(config, backend, every_task, progress)
                 where = environment_settings(backend, every_task)
                 pool = await _pool(config, service, model.renderer, run, where)
                 training = Training(
@@ -154,7 +158,7 @@ async def dry_run(config: TrainConfig, *, progress: Progress | None = None) -> E
     check_loss(config)
     require_wandb(config.wandb)
     prices = read_prices(config)
-    tasks, _ = _tasks(config)
+    tasks, _ = _tasks(config, progress)
     context = await _known_context(config)
     free = config if prices.sandbox_hour == 0 else chz.replace(config, environment_type="local")
     chosen = [nth_task(tasks, seed=config.seed, number=number) for number in range(min(4, len(tasks)))]
@@ -226,7 +230,7 @@ async def _evaluate_one(
     config: EvalConfig, sandbox_factory: SandboxFactory | None, progress: Progress
 ) -> EvalResult:
     progress.phase("loading", None)
-    plan = plan_evaluation(config)
+    plan = plan_evaluation(config, progress)
     config, tasks = plan.config, [one.task for one in plan.chosen]
     service = _service_of(config)
     model = _check(config, service)
@@ -240,6 +244,7 @@ async def _evaluate_one(
         _record(run, config, model)
         state = state or run.path / "engine"
         async with _evaluated(config, service, model, checkpoint, state, run.path / "engine.log") as who:
+            backend = await _with_snapshots(config, backend, tasks, progress)
             where = environment_settings(backend, tasks, timeout_multiplier=config.timeout_multiplier)
             run.record_fact("context_limit", who.context_limit)
             settings = _rollout_settings(config, who.context_limit, run.path / "trials", where)
@@ -405,12 +410,12 @@ def _record(run: Run, config: RolloutConfig, model: _Model) -> None:
     run.record_fact("early_return", _returns_early(config))
 
 
-def _tasks(config: TrainConfig) -> tuple[list[HarborTask], dict[str, list[HarborTask]]]:
+def _tasks(config: TrainConfig, progress: Progress) -> tuple[list[HarborTask], dict[str, list[HarborTask]]]:
     """The tasks to train on, and the sets of those held out."""
-    tasks, split = split_tasks(select_tasks(load_harbor_tasks(config.dataset), config), config)
+    tasks, split = split_tasks(select_tasks(_usable(config, config.dataset, progress), config), config)
     sources = {HELD_OUT: config.eval_dataset, HELD_OUT_FAMILIES: config.eval_dataset_families}
     held_out = {
-        name: load_harbor_tasks(source)
+        name: _usable(config, source, progress)
         for name, source in sources.items()
         if source is not None and split is None
     }
@@ -421,6 +426,17 @@ def _tasks(config: TrainConfig) -> tuple[list[HarborTask], dict[str, list[Harbor
     if config.warmup.enabled:
         demonstrated_tasks(tasks, config)
     return tasks, {name: members[: config.eval_n_tasks] for name, members in held_out.items()}
+
+
+def _usable(config: RolloutConfig, source: str, progress: Progress) -> list[HarborTask]:
+    """The tasks of a dataset that this run may use; the progress hears of those that are left out."""
+    return usable_tasks(
+        source,
+        run_root=Path(config.run_root).expanduser(),
+        on_bad_task=config.on_bad_task,
+        quarantine=config.quarantine,
+        note=progress.note,
+    )
 
 
 def _open_run(config: RolloutConfig) -> Run:
@@ -470,6 +486,15 @@ async def _service(
     ) as engine:
         with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as client:
             yield client
+
+
+async def _with_snapshots(
+    config: RolloutConfig, backend: Backend, tasks: Sequence[HarborTask], progress: Progress
+) -> Backend:
+    if not config.snapshots:
+        return backend
+    agent = tools_of(config.agent, backend.environment_type).key
+    return await start_from_snapshots(backend, tasks, agent, progress.note)
 
 
 async def _pool(

@@ -157,6 +157,13 @@ class RolloutConfig:
     proactive_summarization_threshold: int | None = chz.field(
         default=None, doc="summarize when fewer tokens of context are left; none = only when they run out"
     )
+    on_bad_task: Literal["error", "skip"] = chz.field(
+        default="error", doc="what to do about a task that cannot be used: stop, or leave it out and say so"
+    )
+    quarantine: str = chz.field(
+        default="auto",
+        doc="tasks to leave out: auto = what `termrl tasks check` found unfit in it, a file, or none",
+    )
     keep_trials: Literal["all", "failed", "none"] = chz.field(
         default="none", doc="which of Harbor's trial directories to keep under the run"
     )

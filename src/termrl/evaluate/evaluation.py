@@ -22,7 +22,7 @@ from termrl.evaluate.lines import rollout_line
 from termrl.evaluate.results import EvalResult, build_results
 from termrl.evaluate.scores import TaskScore, passes, task_scores
 from termrl.learn.prices import Prices
-from termrl.learn.progress import Progress
+from termrl.learn.progress import Progress, Silent
 from termrl.learn.resume import free_name
 from termrl.policy.sampler import Sampler
 from termrl.policy.tokenizer import Tokenizer
@@ -32,8 +32,8 @@ from termrl.rollout.record import Rollout
 from termrl.settings import to_dict
 from termrl.store import Place, Run
 from termrl.store.run import DATABASE
-from termrl.tasks import load_harbor_tasks
 from termrl.tasks.selection import Chosen, choose_tasks
+from termrl.tasks.usable import fit_tasks, loaded_tasks
 
 STAGE = "eval"
 DIGESTS = "task_digests"
@@ -57,14 +57,15 @@ class Plan:
         return (self.run_path / DATABASE).exists()
 
 
-def plan_evaluation(config: EvalConfig) -> Plan:
+def plan_evaluation(config: EvalConfig, progress: Progress | None = None) -> Plan:
     """Raises a `UserError` for a dataset, a choice of tasks or a stored run that does not fit."""
     run_root = Path(config.run_root).expanduser()
     run_path = run_root / (config.run_name or evaluation_name(config))
     if config.behavior_if_run_exists == "new" and run_path.exists():
         run_path = run_path.with_name(free_name(run_path))
     config = chz.replace(config, run_name=run_path.name)
-    tasks = load_harbor_tasks(config.dataset)
+    note = (progress or Silent()).note
+    tasks = loaded_tasks(config.dataset, on_bad_task=config.on_bad_task, note=note)
     chosen = choose_tasks(
         tasks,
         indices=config.task_indices,
@@ -72,6 +73,15 @@ def plan_evaluation(config: EvalConfig) -> Plan:
         n_tasks=config.n_tasks,
         seed=config.seed,
     )
+    # After the choice: indices mean the same tasks, whatever is in quarantine.
+    fit = fit_tasks(
+        [one.task for one in chosen],
+        config.dataset,
+        run_root=run_root,
+        quarantine=config.quarantine,
+        note=note,
+    )
+    chosen = [one for one in chosen if one.task in fit]
     digests = dataset_digests(tasks)
     output = Path(config.output_path).expanduser() if config.output_path else run_path
     plan = Plan(config, chosen, digests, run_path, OutputFiles.at(output))

@@ -176,7 +176,7 @@ def build(values: Mapping[str, Any], config_type: type[RolloutConfig] = TrainCon
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        if isinstance(value, Mapping) and f"{prefix}{name}" not in all_settings():
+        if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{name}.")
         else:
             flat[f"{prefix}{name}"] = value
