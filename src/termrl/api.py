@@ -5,10 +5,11 @@ Everything that can be wrong with the input is found out before a run is made; e
 train, evaluate` gives.
 """
 
+import json
 import logging
-import os
+import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,123 +18,279 @@ from typing import Any
 import chz
 import tinker
 
+from termrl.agents.choice import import_path_of
 from termrl.cache import cache_directory
 from termrl.config import EvalConfig, RolloutConfig, TrainConfig
 from termrl.engine.catalog import resolve_model
 from termrl.engine.process import start_engine
 from termrl.errors import UserError
-from termrl.evaluate.held_out import evaluate_tasks, rate_of
-from termrl.evaluate.intervals import Rate
+from termrl.evaluate.checkpoint import local_checkpoint, require_remote_checkpoint
+from termrl.evaluate.evaluation import combine, plan_evaluation, run_evaluation
+from termrl.evaluate.going_on import slug
+from termrl.evaluate.held_out import evaluate_tasks
+from termrl.evaluate.results import EvalResult
 from termrl.evaluate.summary import EVALUATION_STAGE, summarize
+from termrl.learn.estimate import Estimate, estimate_step
+from termrl.learn.losses import check_loss
+from termrl.learn.meter import Meter
+from termrl.learn.order import nth_task, planned_steps
+from termrl.learn.prices import read_prices
 from termrl.learn.progress import Progress, Silent
-from termrl.learn.train import Evaluate, timed_phase, train_run
+from termrl.learn.rehearsal import rehearse
+from termrl.learn.resume import RunExistsError, free_name
+from termrl.learn.selection import refuse_overlap, select_tasks, split_tasks
+from termrl.learn.stop import Stop
+from termrl.learn.train import train_run
+from termrl.learn.training import Evaluate, Training
 from termrl.learn.warmup import demonstrated_tasks, family_of
-from termrl.observe.metrics import MetricsFile
-from termrl.policy.rendering import Renderer, make_renderer
+from termrl.observe.metrics import MetricsFile, MetricSink
+from termrl.observe.wandb import WandbSink, require_wandb, wants_wandb
+from termrl.policy.rendering import Renderer, RendererChoice, choose_renderer
 from termrl.policy.sampler import Sampler, TinkerSampler
+from termrl.policy.service import Service, choose_service, require_key
 from termrl.policy.tokenizer import Tokenizer, load_tokenizer
 from termrl.rollout.pool import RolloutPool
-from termrl.rollout.record import Rollout
+from termrl.rollout.replay import ReplayReport, replay
+from termrl.rollout.reward import RewardRule, load_reward_function
 from termrl.rollout.runner import RolloutRunner
 from termrl.rollout.settings import RolloutSettings
-from termrl.sandbox.preflight import require_local
+from termrl.sandbox.choice import choose_backend, environment_settings, make_ready
+from termrl.sandbox.interface import SandboxFactory
+from termrl.sandbox.labels import labelled_run
 from termrl.settings import to_dict
-from termrl.store import Run, find_run
+from termrl.store import Place, Run
 from termrl.store.run import DATABASE
 from termrl.tasks import HarborTask, load_harbor_tasks
+
+_log = logging.getLogger(__name__)
 
 HELD_OUT = "held_out"
 HELD_OUT_FAMILIES = "held_out_families"
 
-
-class MissingKeyError(UserError):
-    """A service was named whose key is not there."""
-
-
-class RunExistsError(UserError):
-    """The run is there already and was not to be gone on with."""
-
-
-@dataclass(frozen=True)
-class EvalResult:
-    """The solve rate with its interval and denominators, every rollout, and the run that keeps them."""
-
-    rate: Rate
-    excluded: int
-    rollouts: Sequence[Rollout]
-    run_path: Path
+TERMINUS_2_LIMIT = 16_384
+"""Tokens in an answer beyond which Terminus-2 throws all of it away."""
 
 
 @dataclass(frozen=True)
 class _Model:
     tokenizer: Tokenizer
-    renderer: Renderer
+    choice: RendererChoice
+
+    @property
+    def renderer(self) -> Renderer:
+        return self.choice.renderer
 
 
-async def train(config: TrainConfig, *, progress: Progress | None = None) -> dict[str, Any]:
-    """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints."""
-    progress = progress or Silent()
+async def train(
+    config: TrainConfig,
+    *,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    sandbox_factory: SandboxFactory | None = None,
+) -> dict[str, Any]:
+    """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints.
+
+    A run that reaches a limit, or that `stop` asks to end, raises the reason once all of it is stored.
+    `sandbox_factory` makes the sandboxes, instead of the backend that `environment_type` names.
+    """
+    progress, stop = progress or Silent(), stop or Stop()
     progress.phase("loading", None)
     model = _check(config)
-    tasks = load_harbor_tasks(config.dataset)
-    if config.warmup.enabled:
-        demonstrated_tasks(tasks, config)
-    held_out = _held_out_tasks(config)
-    with _open_run(config) as run:
-        metrics = MetricsFile(run.path / "metrics.jsonl", run.steps())
+    check_loss(config)
+    require_wandb(config.wandb)
+    prices = read_prices(config)
+    tasks, held_out = _tasks(config)
+    every_task = [*tasks, *(task for members in held_out.values() for task in members)]
+    backend = choose_backend(config, sandbox_factory)
+    make_ready(backend, every_task)
+    with _open_run(config) as run, labelled_run(run.path.name):
+        _record(run, config, model)
+        sinks: list[MetricSink] = [MetricsFile(run.path / "metrics.jsonl", run.steps())]
+        if wants_wandb(config.wandb):
+            sinks.append(WandbSink(config, run.settings, run.path))
+
+        def log(step: int, metrics: dict[str, Any]) -> None:
+            for sink in sinks:
+                sink.log(step, metrics)
+
         try:
             async with _service(config, run.path / "engine", run.path / "engine.log") as service:
-                pool = await _pool(config, service, model.renderer, run.path)
-                evaluate_held_out = _evaluation(run, pool, held_out, config, progress)
-                await train_run(
-                    run,
-                    config,
-                    service,
-                    pool,
-                    tasks,
-                    model.tokenizer,
-                    model.renderer,
-                    evaluate=evaluate_held_out,
-                    log=metrics.log,
+                where = environment_settings(backend, every_task)
+                pool = await _pool(config, service, model.renderer, run, where)
+                training = Training(
+                    run=run,
+                    config=config,
+                    service=service,
+                    pool=pool,
+                    tasks=tasks,
+                    tokenizer=model.tokenizer,
+                    renderer=model.renderer,
+                    steps=planned_steps(config, len(tasks)),
+                    meter=Meter(run, config, prices, pool, stop),
+                    stop=stop,
                     progress=progress,
+                    evaluate=_evaluation(run, pool, held_out, config),
+                    log=log,
                 )
+                await train_run(training)
         finally:
-            metrics.close()
+            for sink in sinks:
+                sink.close()
         return summarize(run)
 
 
-async def evaluate(config: EvalConfig, *, progress: Progress | None = None) -> EvalResult:
-    """Attempts every task of a dataset with a model, or with a checkpoint of it."""
+async def dry_run(config: TrainConfig, *, progress: Progress | None = None) -> Estimate:
+    """Checks all that a run would need and estimates a step, asking no model and making no run.
+
+    Sandboxes that cost money are stood in for by local ones.
+    """
     progress = progress or Silent()
-    progress.phase("loading", None)
+    progress.phase("checking", None)
     model = _check(config)
-    tasks = load_harbor_tasks(config.dataset)[: config.n_tasks]
-    checkpoint, state = _checkpoint(config)
-    with _open_run(config) as run:
-        async with _service(config, state or run.path / "engine", run.path / "engine.log") as service:
-            client = await service.create_sampling_client_async(
+    check_loss(config)
+    require_wandb(config.wandb)
+    prices = read_prices(config)
+    tasks, _ = _tasks(config)
+    context = await _known_context(config)
+    free = config if prices.sandbox_hour == 0 else chz.replace(config, environment_type="local")
+    chosen = [nth_task(tasks, seed=config.seed, number=number) for number in range(min(4, len(tasks)))]
+    backend = choose_backend(free)
+    make_ready(backend, chosen)
+    with tempfile.TemporaryDirectory(prefix="termrl-dry-run-") as directory:
+        where = environment_settings(backend, chosen)
+        settings = _rollout_settings(free, context, Path(directory), where)
+        pool = RolloutPool(RolloutRunner(settings, model.renderer), concurrency=config.n_parallel_envs)
+        rollouts = await rehearse(chosen, pool, model.tokenizer, model.renderer, progress)
+    return estimate_step(rollouts, config, prices, context, planned_steps(config, len(tasks)))
+
+
+async def _known_context(config: TrainConfig) -> int:
+    """The context of the model, from its server or, for the embedded engine, from its own settings."""
+    if config.base_url is not None:
+        with tinker.ServiceClient(base_url=config.base_url) as service:
+            return await _context_limit(config, service)
+    settings = json.loads((resolve_model(config.model_name) / "config.json").read_text())
+    return config.context_limit or int(settings["max_position_embeddings"])
+
+
+async def evaluate(
+    config: EvalConfig,
+    *,
+    progress: Progress | None = None,
+    sandbox_factory: SandboxFactory | None = None,
+) -> EvalResult:
+    """Attempts every chosen task of a dataset, or of each benchmark, with a model or a checkpoint of it.
+
+    The same settings again go on with what is stored and run only what is missing or was excluded.
+    """
+    progress = progress or Silent()
+    parts = [await _evaluate_one(one, progress, sandbox_factory) for one in _by_benchmark(config)]
+    return parts[0] if len(parts) == 1 else combine(tuple(parts), config)
+
+
+def _by_benchmark(config: EvalConfig) -> list[EvalConfig]:
+    """The evaluation of each benchmark by itself, with a place for its results of its own."""
+    if config.benchmarks is None:
+        return [config]
+    single = len(config.benchmarks) == 1
+    return [
+        chz.replace(
+            config,
+            benchmarks=None,
+            dataset=name,
+            run_name=config.run_name if single or not config.run_name else f"{config.run_name}-{slug(name)}",
+            output_path=config.output_path
+            if single or not config.output_path
+            else str(Path(config.output_path) / slug(name)),
+        )
+        for name in config.benchmarks
+    ]
+
+
+async def _evaluate_one(
+    config: EvalConfig, progress: Progress, sandbox_factory: SandboxFactory | None
+) -> EvalResult:
+    progress.phase("loading", None)
+    plan = plan_evaluation(config)
+    config = plan.config
+    service = choose_service(
+        config.model_name,
+        chosen=config.model_service,
+        base_url=config.base_url,
+        checkpoint_url=config.checkpoint_url,
+    )
+    model = _check(config, service)
+    checkpoint, state = await _checkpoint(config, service)
+    tasks = [each.task for each in plan.chosen]
+    backend = choose_backend(config, sandbox_factory)
+    make_ready(backend, tasks)
+    plan.files.prepare()
+    with _open_run(config) as run, labelled_run(run.path.name):
+        _record(run, config, model)
+        state = state or run.path / "engine"
+        async with _service(config, state, run.path / "engine.log", service) as client:
+            weights = await client.create_sampling_client_async(
                 model_path=checkpoint, base_model=None if checkpoint else config.model_name
             )
             sampler = TinkerSampler(
-                client,
+                weights,
                 policy_version=0,
                 stop=model.renderer.get_stop_token_ids(),
                 temperature=config.temperature,
             )
-            pool = await _pool(config, service, model.renderer, run.path)
-            with timed_phase(run, "eval"):
-                rollouts = await evaluate_tasks(
-                    run,
-                    pool,
-                    tasks,
-                    sampler,
-                    stage="eval",
-                    attempts=config.attempts,
-                    seed=config.seed,
-                    progress=progress,
-                )
-        excluded = sum(not rollout.outcome.scored for rollout in rollouts)
-        return EvalResult(rate_of(rollouts), excluded, rollouts, run.path)
+            where = environment_settings(backend, tasks)
+            pool = await _pool(config, client, model.renderer, run, where)
+            return await run_evaluation(
+                plan, run, pool, sampler, tokenizer=model.tokenizer, service=service.value, progress=progress
+            )
+
+
+async def replay_stored(run_path: Path, which: str) -> ReplayReport:
+    """Gives the answers of a stored rollout again, in a sandbox like the one it had."""
+    with Run.open(run_path) as run:
+        settings = run.settings
+        config = _rollout_config(run.kind, settings)
+        place = _place(which)
+        rollout = run.rollouts(place.stage, place.step).get(place)
+        limit = run.fact("context_limit") or config.context_limit
+    if rollout is None:
+        raise UserError(
+            f"The run {run_path} has no rollout {which}: `termrl replay {run_path.name}` lists them all."
+        )
+    sources = (settings.get(key) for key in ("dataset", "eval_dataset", "eval_dataset_families"))
+    tasks = (task for source in sources if source for task in load_harbor_tasks(source))
+    task = next((task for task in tasks if task.task_name == rollout.task_name), None)
+    if task is None:
+        raise UserError(f"The task {rollout.task_name} is not in the run's datasets any more.")
+    model = _check(config)
+    backend = choose_backend(config, None)
+    make_ready(backend, [task])
+    where = environment_settings(backend, [task])
+    with tempfile.TemporaryDirectory(prefix="termrl-replay-") as trials:
+        longest = max((turn.end for turn in rollout.turns), default=0)
+        roomy = limit or longest + config.max_tokens
+        runner = RolloutRunner(_rollout_settings(config, roomy, Path(trials), where), model.renderer)
+        try:
+            return await replay(runner, task, rollout, model.tokenizer)
+        finally:
+            await runner.close()
+
+
+def _place(which: str) -> Place:
+    stage, *numbers = which.rsplit("/", 3)
+    if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
+        raise UserError(
+            f"'{which}' is not a rollout: it is named STAGE/STEP/GROUP/MEMBER, such as train/0/0/0."
+        )
+    step, group, member = map(int, numbers)
+    return Place(stage, step, group, member)
+
+
+def _rollout_config(kind: str, settings: dict[str, Any]) -> RolloutConfig:
+    """The stored settings of a run, those that concern its rollouts."""
+    tree = TrainConfig if kind == "train" else EvalConfig
+    known = {name: settings[name] for name in chz.chz_fields(RolloutConfig) if name in settings}
+    return tree(**known)
 
 
 def new_run_name(run_root: Path, model_name: str) -> str:
@@ -143,29 +300,72 @@ def new_run_name(run_root: Path, model_name: str) -> str:
     return next(name for name in names if not (run_root / name).exists())
 
 
-def _check(config: RolloutConfig) -> _Model:
+def _check(config: RolloutConfig, service: Service | None = None) -> _Model:
     """Refuses what could not work, and opens the tokenizer."""
+    service = service or (Service.ENGINE if config.base_url is None else Service.TINKER)
     logging.getLogger().setLevel(config.log_level.upper())
-    if config.environment_type == "local":
-        require_local()
-    if config.base_url is not None and not os.environ.get("TINKER_API_KEY"):
-        raise MissingKeyError(
-            f"base_url is {config.base_url} but there is no TINKER_API_KEY: put it into .env."
-        )
+    require_key(service, config.model_name, config.base_url)
     source: Path | str = config.model_name
-    if config.base_url is None or config.model_name == "termrl/tiny":
+    if service is Service.ENGINE or config.model_name == "termrl/tiny":
         source = resolve_model(config.model_name)
+    import_path_of(config.agent)
+    RewardRule.parse(config.reward)
+    load_reward_function(config.reward_fn)
+    _warn_of_what_will_disappoint(config)
     tokenizer = load_tokenizer(source)
-    return _Model(tokenizer, make_renderer(tokenizer, config.model_name))
+    choice = choose_renderer(
+        tokenizer, config.model_name, name=config.renderer, keep_thinking=_keeps_thinking(config)
+    )
+    return _Model(tokenizer, choice)
 
 
-def _held_out_tasks(config: TrainConfig) -> dict[str, list[HarborTask]]:
+def _in_training(config: RolloutConfig) -> bool:
+    return isinstance(config, TrainConfig)
+
+
+def _keeps_thinking(config: RolloutConfig) -> bool:
+    return _in_training(config) if config.keep_thinking is None else config.keep_thinking
+
+
+def _returns_early(config: RolloutConfig) -> bool:
+    return _in_training(config) if config.early_return is None else config.early_return
+
+
+def _warn_of_what_will_disappoint(config: RolloutConfig) -> None:
+    if config.agent == "terminus-2" and config.max_tokens > TERMINUS_2_LIMIT:
+        _log.warning(
+            "max_tokens is %d, but Terminus-2 refuses answers over %d tokens whole: lower it.",
+            *(config.max_tokens, TERMINUS_2_LIMIT),
+        )
+    if config.keep_thinking is False and _in_training(config):
+        _log.warning(
+            "keep_thinking is off: prompts no longer extend what was sampled wherever thoughts are dropped, "
+            "so turns become segments of their own and training tokens grow with the square of the turns."
+        )
+
+
+def _record(run: Run, config: RolloutConfig, model: _Model) -> None:
+    """What the settings came to, where they leave it to the kind of run or to the model."""
+    run.record_fact("renderer", {"name": model.choice.name, "keeps_thinking": model.choice.keeps_thinking})
+    run.record_fact("early_return", _returns_early(config))
+
+
+def _tasks(config: TrainConfig) -> tuple[list[HarborTask], dict[str, list[HarborTask]]]:
+    """The tasks to train on, and the sets of those held out."""
+    tasks, split = split_tasks(select_tasks(load_harbor_tasks(config.dataset), config), config)
     sources = {HELD_OUT: config.eval_dataset, HELD_OUT_FAMILIES: config.eval_dataset_families}
-    return {
-        name: load_harbor_tasks(source)[: config.eval_n_tasks]
+    held_out = {
+        name: load_harbor_tasks(source)
         for name, source in sources.items()
-        if source is not None
+        if source is not None and split is None
     }
+    if split is not None:
+        held_out = {HELD_OUT: split}
+    for members in held_out.values():
+        refuse_overlap(tasks, members)
+    if config.warmup.enabled:
+        demonstrated_tasks(tasks, config)
+    return tasks, {name: members[: config.eval_n_tasks] for name, members in held_out.items()}
 
 
 def _open_run(config: RolloutConfig) -> Run:
@@ -174,61 +374,97 @@ def _open_run(config: RolloutConfig) -> Run:
     kind = "train" if isinstance(config, TrainConfig) else "eval"
     if not (path / DATABASE).exists():
         return Run.create(path, kind=kind, settings=to_dict(chz.replace(config, run_name=path.name)))
-    if config.behavior_if_run_exists == "raise":
-        raise RunExistsError(f"The run {path} is there already: give another run_name, or go on with it.")
+    if config.behavior_if_run_exists == "new":
+        path = path.with_name(free_name(path))
+        return Run.create(path, kind=kind, settings=to_dict(chz.replace(config, run_name=path.name)))
+    if config.behavior_if_run_exists != "resume":
+        raise RunExistsError(
+            f"The run {path} is there already: give another run_name, or go on with it "
+            "(behavior_if_run_exists=resume)."
+        )
     return Run.open(path, write=True)
 
 
-def _checkpoint(config: EvalConfig) -> tuple[str | None, Path | None]:
+async def _checkpoint(config: EvalConfig, service: Service) -> tuple[str | None, Path | None]:
     """The weights to sample from and, where a run's own engine holds them, that engine's state."""
-    if config.checkpoint_url is None or config.checkpoint_url.startswith("tinker://"):
-        return config.checkpoint_url, None
-    path = find_run(config.checkpoint_url, Path(config.run_root).expanduser())
-    with Run.open(path) as run:
-        checkpoints = run.checkpoints()
-    if not checkpoints:
-        raise UserError(f"The run {path} has no checkpoint yet: give another one, or a tinker:// path.")
-    return checkpoints[-1].sampler_path, path / "engine"
+    if config.checkpoint_url is None:
+        return None, None
+    if service is Service.ENGINE:
+        found = local_checkpoint(config.checkpoint_url, config.model_name, Path(config.run_root).expanduser())
+        return found.path, found.state
+    with tinker.ServiceClient(base_url=config.base_url) as client:
+        await require_remote_checkpoint(client, config.checkpoint_url, config.model_name)
+    return config.checkpoint_url, None
 
 
 @asynccontextmanager
-async def _service(config: RolloutConfig, state: Path, log: Path) -> AsyncIterator[tinker.ServiceClient]:
+async def _service(
+    config: RolloutConfig, state: Path, log: Path, service: Service | None = None
+) -> AsyncIterator[tinker.ServiceClient]:
     """The Tinker server that was named, or the embedded engine for as long as it is needed."""
-    if config.base_url is not None:
-        with tinker.ServiceClient(base_url=config.base_url) as service:
-            yield service
+    if config.base_url is not None or service is Service.TINKER:
+        with tinker.ServiceClient(base_url=config.base_url) as client:
+            yield client
         return
     async with start_engine(
         state, models=(config.model_name,), log_path=log, cache_dir=cache_directory() / "compiled"
     ) as engine:
-        with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as service:
-            yield service
+        with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as client:
+            yield client
 
 
 async def _pool(
-    config: RolloutConfig, service: tinker.ServiceClient, renderer: Renderer, run_path: Path
+    config: RolloutConfig,
+    service: tinker.ServiceClient,
+    renderer: Renderer,
+    run: Run,
+    where: Mapping[str, Any],
 ) -> RolloutPool:
-    limit = config.context_limit
-    if limit is None:
-        served = await service.get_server_capabilities_async()
-        limits = {model.model_name: model.max_context_length for model in served.supported_models}
-        limit = limits.get(config.model_name)
-    if limit is None:
+    limit = await _context_limit(config, service)
+    run.record_fact("context_limit", limit)
+    settings = _rollout_settings(config, limit, run.path / "trials", where)
+    return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
+
+
+async def _context_limit(config: RolloutConfig, service: tinker.ServiceClient) -> int:
+    """The context that was asked for, or all that the server gives the model."""
+    served = await service.get_server_capabilities_async()
+    limits = {model.model_name: model.max_context_length for model in served.supported_models}
+    most = limits.get(config.model_name)
+    if config.context_limit is not None:
+        if most is not None and config.context_limit > most:
+            raise UserError(
+                f"context_limit is {config.context_limit}, but the server gives {config.model_name} {most} "
+                "tokens: lower it, or leave it out."
+            )
+        return config.context_limit
+    if most is None:
         raise UserError(
             f"The server does not say how long {config.model_name}'s context is: set context_limit."
         )
-    settings = RolloutSettings(
+    return most
+
+
+def _rollout_settings(
+    config: RolloutConfig, limit: int, trials_dir: Path, where: Mapping[str, Any]
+) -> RolloutSettings:
+    return RolloutSettings(
         model_name=config.model_name,
-        trials_dir=run_path / "trials",
+        trials_dir=trials_dir,
         max_turns=config.max_turns,
         max_tokens=config.max_tokens,
         context_limit=limit,
         enable_summarize=config.enable_summarize,
         proactive_summarization_threshold=config.proactive_summarization_threshold,
-        environment=config.environment_type,
+        agent=config.agent,
+        early_return=_returns_early(config),
+        keep_thinking=_keeps_thinking(config),
+        reward=config.reward,
+        reward_fn=config.reward_fn,
+        gateway_url=config.gateway_url,
         keep_trials=config.keep_trials,
+        **where,
     )
-    return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
 
 
 def _evaluation(
@@ -236,12 +472,11 @@ def _evaluation(
     pool: RolloutPool,
     held_out: dict[str, list[HarborTask]],
     config: TrainConfig,
-    progress: Progress,
 ) -> Evaluate:
     tasks = [task for members in held_out.values() for task in members]
     set_of = {task.task_name: name for name, members in held_out.items() for task in members}
 
-    async def evaluate_held_out(name: str, step: int, sampler: Sampler) -> None:
+    async def evaluate_held_out(name: str, step: int, sampler: Sampler, progress: Progress) -> None:
         await evaluate_tasks(
             run,
             pool,

@@ -1,5 +1,8 @@
+import importlib.util
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -37,3 +40,26 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FileTokenizer:
 @pytest.fixture(scope="session")
 def renderer(tokenizer: FileTokenizer) -> ChatMLRenderer:
     return ChatMLRenderer(tokenizer)
+
+
+@pytest.fixture(scope="session")
+def small_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], Any]:
+    """Byte-level tokenizers with a family's special tokens, as Hugging Face's class."""
+    from transformers import PreTrainedTokenizerFast
+
+    @cache
+    def make(special: tuple[str, ...]) -> Any:
+        directory = make_tokenizer(tmp_path_factory.mktemp("small"), special=special)
+        return PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def real_tokenizer() -> Callable[[str], Any]:
+    spec = importlib.util.spec_from_file_location("carried", Path(__file__).with_name("carried.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    carried = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(carried)
+    return cache(carried.carried_tokenizer)

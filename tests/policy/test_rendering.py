@@ -8,6 +8,7 @@ from termrl.errors import UserError
 from termrl.policy.chatml import CHATML_TEMPLATE, ChatMLRenderer
 from termrl.policy.conversation import Conversation
 from termrl.policy.rendering import make_renderer
+from termrl.policy.sampler import SampledAnswer
 from termrl.policy.tokenizer import load_tokenizer
 
 QWEN = (
@@ -50,12 +51,13 @@ def test_a_family_that_renderers_knows_is_rendered_by_it_and_bridged_over_user_t
     renderer = make_renderer(load_tokenizer(directory), "Qwen/Qwen3-4B-Instruct-2507")
     assert type(renderer).__name__ == "Qwen3Renderer"
     conversation = Conversation(renderer)
-    prompt = conversation.prompt_ids([], "first")
+    first = {"role": "user", "content": "first"}
+    prompt = conversation.prompt([first])
     sampled = (104, 101, renderer.get_stop_token_ids()[0])
-    answer = renderer.parse_response(list(sampled), prompt_ids=list(prompt)).content
-    conversation.answered([], "first", prompt, sampled, answer)
-    history = [{"role": "user", "content": "first"}, {"role": "assistant", "content": answer}]
-    assert conversation.prompt_ids(history, "second")[: len(prompt) + 3] == prompt + sampled
+    said = {"role": "assistant", "content": conversation.parse(prompt, sampled).content}
+    conversation.answered(prompt, SampledAnswer(sampled, (0.0,) * 3, "stop", 0.0), said, 0)
+    second = conversation.prompt([first, said, {"role": "user", "content": "second"}])
+    assert second.ids()[: prompt.length + 3] == [*prompt.ids(), *sampled]
 
 
 def test_an_unknown_template_is_rendered_by_itself_without_a_bridge(

@@ -189,7 +189,7 @@ async def test_a_task_in_steps_is_one_rollout_with_a_segment_a_step(bench: Bench
 )
 async def test_an_agent_that_writes_its_own_reward_gets_none(bench: Bench, say: Say, cheat: str) -> None:
     rollout = await bench.run([say(cheat, done=True), say(done=True)])
-    assert (rollout.outcome, rollout.reward) == (Outcome.FAILED, 0.0)
+    assert (rollout.outcome, rollout.reward) == (Outcome.TAMPERED, 0.0)
 
 
 class BrokenSampler:
@@ -225,7 +225,7 @@ async def test_a_model_service_that_fails_is_not_the_policys_fault(bench: Bench,
 
 
 async def test_a_model_service_that_never_answers_is_not_the_policys_fault(bench: Bench, say: Say) -> None:
-    rollout = await bench.run(BrokenSampler(bench.script([say()]), None), agent_timeout_seconds=1.0)
+    rollout = await bench.run(BrokenSampler(bench.script([say()]), None), agent_timeout_seconds=6.0)
     assert (rollout.outcome, rollout.reward) == (Outcome.MODEL_UNAVAILABLE, None)
     assert "had waited" in rollout.detail
 

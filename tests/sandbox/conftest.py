@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,15 @@ CommandsIn = Callable[[LocalEnvironment], Awaitable[list[str]]]
 @pytest.fixture(scope="session")
 def layers_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("layers")
+
+
+@pytest.fixture(scope="session")
+def small_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root file system of this host's own programs, as small as an image can be."""
+    root = tmp_path_factory.mktemp("small-root")
+    script = Path(__file__).parents[2] / "scripts" / "small_root.py"
+    subprocess.run([sys.executable, str(script), str(root)], check=True)
+    return root
 
 
 @pytest.fixture

@@ -1,127 +1,111 @@
-"""The part of the Dockerfile language that is honoured, and the refusal of the rest."""
+"""The syntax of a Dockerfile: instructions, words, variables."""
 
-from pathlib import Path
+import re
 
 import pytest
+from dockerfile_parse import DockerfileParser
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from termrl.errors import UserError
-from termrl.sandbox.dockerfile import Copy, Run, read_dockerfile
+from termrl.sandbox.dockerfile import expand, parse, split_words
+from termrl.sandbox.dockerignore import Ignored, _expression
 from termrl.sandbox.errors import UnsupportedEnvironment
 
 
-def dockerfile(folder: Path, text: str) -> Path:
-    path = folder / "Dockerfile"
-    path.write_text(text)
-    return path
+def texts(text: str) -> list[tuple[int, str, str]]:
+    return [(each.line, each.name, each.text) for each in parse(text)]
 
 
-def test_comments_continuations_and_both_forms_of_run_are_read(tmp_path: Path) -> None:
-    recipe = read_dockerfile(
-        dockerfile(
-            tmp_path,
-            "# a comment\nFROM termrl/host\nworkdir /app\nRUN echo one && \\\n  # inside\n\n  echo two\n"
-            'WORKDIR sub\nENV A=1\nRUN ["echo", "$A"]\nENV B old form\n',
-        )
+def test_comments_and_continuations_are_joined_as_docker_joins_them() -> None:
+    text = "# a comment\nFROM x\nrun echo one && \\\n  # inside\n\n  echo two\n\n# last\nENV A=1 \\\n"
+    assert texts(text) == [(2, "FROM", "x"), (3, "RUN", "echo one &&   echo two"), (9, "ENV", "A=1")]
+
+
+def test_the_escape_directive_is_honoured_only_at_the_top() -> None:
+    assert texts("# escape=`\nFROM x\nRUN a `\n b\\\n") == [(2, "FROM", "x"), (3, "RUN", "a  b\\")]
+    assert texts("FROM x\n# escape=`\nRUN a `\nRUN b\n")[1:] == [(3, "RUN", "a `"), (4, "RUN", "b")]
+
+
+def test_flags_are_taken_off_the_front() -> None:
+    (copy,) = parse("COPY --from=build --chown=a:b /x /y\n")
+    assert copy.flags == (("from", "build"), ("chown", "a:b"))
+    assert copy.text == "/x /y"
+
+
+def test_heredocs_are_read_to_their_end() -> None:
+    run, copy, last = parse(
+        "RUN <<EOF\necho a\n# kept\nEOF\nCOPY <<-'ONE' <<TWO /to/\n\tlit $A\nONE\nx\nTWO\nUSER a\n"
     )
-    assert recipe.workdir == "/app/sub"
-    assert recipe.directories == ["/app", "/app/sub"]
-    assert recipe.env == {"A": "1", "B": "old form"}
-    assert recipe.steps == [
-        Run(4, ("/bin/sh", "-c", "echo one && echo two"), "/app", ()),
-        Run(10, ("echo", "$A"), "/app/sub", (("A", "1"),)),
+    assert run.heredocs[0].content == "echo a\n# kept\n"
+    assert [(doc.name, doc.content, doc.literal) for doc in copy.heredocs] == [
+        ("ONE", "lit $A\n", True),
+        ("TWO", "x\n", False),
     ]
+    assert (last.name, last.line) == ("USER", 10)
+    with pytest.raises(UnsupportedEnvironment, match="line 1: the heredoc EOF is not closed"):
+        list(parse("RUN <<EOF\necho\n"))
 
 
-def test_copies_are_resolved_as_docker_does(tmp_path: Path) -> None:
-    for name in ("a.txt", "b.txt", "dir/c.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(name)
-    recipe = read_dockerfile(
-        dockerfile(
-            tmp_path,
-            "FROM termrl/host\nWORKDIR /app\nCOPY a.txt .\nCOPY a.txt /x/renamed\nCOPY dir /data\n"
-            'COPY *.txt many/\nCOPY ["b.txt", "/y/"]\n',
-        )
-    )
-    assert recipe.steps == [
-        Copy(3, tmp_path / "a.txt", "/app/a.txt", False),
-        Copy(4, tmp_path / "a.txt", "/x/renamed", False),
-        Copy(5, tmp_path / "dir", "/data", True),
-        Copy(6, tmp_path / "a.txt", "/app/many/a.txt", False),
-        Copy(6, tmp_path / "b.txt", "/app/many/b.txt", False),
-        Copy(7, tmp_path / "b.txt", "/y/b.txt", False),
+def test_words_keep_their_quotes_and_variables_are_filled_as_a_shell_does() -> None:
+    assert split_words("a 'b c' d\\ e \"f g\"h") == ["a", "'b c'", "d\\ e", '"f g"h']
+    values = {"A": "one", "EMPTY": ""}
+    cases = {
+        "$A/${A}x": "one/onex",
+        "${B:-two}": "two",
+        "${EMPTY:-two}": "two",
+        "${EMPTY-two}": "",
+        "${A:+yes}${B:+no}": "yes",
+        "'$A'": "$A",
+        '"$A b"': "one b",
+        "\\$A": "$A",
+        "${B:-${A}}": "one",
+        "$": "$",
+        "$B": "",
+    }
+    assert {word: expand(word, values, "here") for word in cases} == cases
+    with pytest.raises(UnsupportedEnvironment, match="here: B has no value: needed"):
+        expand("${B:?needed}", values, "here")
+    with pytest.raises(UnsupportedEnvironment, match="does not read"):
+        expand("${A#o}", values, "here")
+
+
+_LINES = st.sampled_from(
+    [
+        *("FROM ubuntu:24.04 AS x", "RUN a && \\", "   b", "# comment", "ENV A=1 B='2 3'", "COPY a b /c/"),
+        *("WORKDIR /x", "  USER nobody  ", 'CMD ["a", "b"]', "RUN apt-get update \\", "  && true"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("FROM ubuntu:24.04\n", "line 1: FROM ubuntu:24.04"),
-        ("FROM termrl/host\nFROM termrl/host\n", "line 2: FROM"),
-        ("FROM termrl/host AS build\n", "line 1: FROM"),
-        ("FROM termrl/host\n\nUSER nobody\n", "line 3: the local sandbox does not have USER"),
-        ("FROM termrl/host\nADD https://example.org/x /x\n", "does not have ADD"),
-        ("FROM termrl/host\nRUN --mount=type=cache true\n", "RUN --mount"),
-        ("FROM termrl/host\nRUN <<EOF\ntrue\nEOF\n", "RUN <<EOF"),
-        ("FROM termrl/host\nCOPY --from=x /a /b\n", "COPY --from"),
-        ("FROM termrl/host\nCOPY missing /b\n", "COPY missing names nothing"),
-        ("FROM termrl/host\nCOPY ../secret /b\n", "leads out of"),
-        ("FROM termrl/host\nENV A=${B:-c}\n", "${NAME} only"),
-        ("RUN true\n", "begin it with FROM termrl/host"),
-        ("", "begin it with FROM termrl/host"),
-    ],
 )
-def test_anything_else_is_refused_by_name(tmp_path: Path, text: str, named: str) -> None:
-    with pytest.raises(UnsupportedEnvironment) as refusal:
-        read_dockerfile(dockerfile(tmp_path, text))
-    assert named in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-    assert isinstance(refusal.value, UserError)
 
 
-def test_the_key_follows_the_content(tmp_path: Path) -> None:
-    (tmp_path / "dir").mkdir()
-    (tmp_path / "dir" / "file").write_text("one")
-    path = dockerfile(tmp_path, "FROM termrl/host\nCOPY dir /dir\nRUN true\n")
-    first = read_dockerfile(path).key("base")
-    assert read_dockerfile(path).key("base") == first
-    assert read_dockerfile(path).key("other base") != first
-    (tmp_path / "dir" / "file").write_text("two")
-    second = read_dockerfile(path).key("base")
-    (tmp_path / "dir" / "file").chmod(0o755)
-    third = read_dockerfile(path).key("base")
-    path.write_text("FROM termrl/host\nCOPY dir /dir\nRUN false\n")
-    assert len({first, second, third, read_dockerfile(path).key("base")}) == 4
+@settings(max_examples=200, deadline=None)
+@given(st.lists(_LINES, min_size=1, max_size=8))
+def test_a_well_known_parser_finds_the_same_instructions(tmp_path_factory, lines: list[str]) -> None:
+    text = "\n".join(["FROM first", *lines, "RUN last", ""])
+    known = DockerfileParser(path=str(tmp_path_factory.mktemp("d")))
+    known.content = text
+
+    def normal(value: str) -> str:
+        return re.sub(r"\s+", " ", value).strip()
+
+    expected = [
+        (part["startline"] + 1, part["instruction"], normal(part["value"]))
+        for part in known.structure
+        if part["instruction"] != "COMMENT"
+    ]
+    assert [(line, name, normal(value)) for line, name, value in texts(text)] == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"config": {"docker_image": "ubuntu:24.04"}}, "docker_image = ubuntu:24.04"),
-        ({"config": {"gpus": 2}}, "asks for 2 GPU"),
-        ({"files": {"docker-compose.yaml": "services: {}"}}, "docker-compose.yaml"),
-        ({"dockerfile": None}, "has no"),
-        ({"mounts": [{"type": "volume", "source": "v", "target": "/v"}]}, "type volume"),
-    ],
-)
-def test_a_task_that_needs_more_is_refused_before_it_starts(make_sandbox, options, named: str) -> None:
-    with pytest.raises(UnsupportedEnvironment) as refusal:
-        make_sandbox(**options)
-    assert named in str(refusal.value)
-
-
-def test_an_allowlist_is_refused_by_name(make_sandbox) -> None:
-    from harbor.models.task.config import NetworkMode
-
-    with pytest.raises(UnsupportedEnvironment, match="network_mode = allowlist"):
-        make_sandbox(network=NetworkMode.ALLOWLIST)
-
-
-async def test_the_hosts_image_by_name_needs_no_dockerfile(make_sandbox) -> None:
-    sandbox = make_sandbox(
-        dockerfile=None,
-        files={"data.txt": "here"},
-        config={"docker_image": "termrl/host", "workdir": "/app"},
+def test_a_dockerignore_leaves_out_what_it_says() -> None:
+    patterns = [
+        ("*.log", True),
+        ("**/secret", True),
+        ("build", True),
+        ("!build/keep.txt", False),
+        ("a/?.c", True),
+    ]
+    ignored = Ignored(
+        tuple((re.compile(_expression(text.removeprefix("!"))), ignores) for text, ignores in patterns)
     )
-    await sandbox.start(force_build=False)
-    assert (await sandbox.exec("cat /app/data.txt")).stdout == "here"
+    left_out = ["x.log", "secret", "deep/er/secret", "build/x", "build/deep/x", "a/b.c", "deep/secret/inside"]
+    kept = ["sub/x.log", "build/keep.txt", "a/bb.c", "secrets"]
+    assert [name for name in left_out + kept if name in ignored] == left_out

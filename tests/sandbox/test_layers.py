@@ -82,13 +82,16 @@ async def test_a_cancelled_build_leaves_nothing(make_sandbox, tmp_path: Path) ->
 def test_what_a_dead_process_left_unfinished_is_removed_and_the_rest_kept(tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    abandoned = tmp_path / f".building-{ended.pid}-123-abcd"
+    abandoned = tmp_path / f".building-abcd.run.{ended.pid}-123-0"
     (abandoned / "work" / "work").mkdir(parents=True)
     (abandoned / "work" / "work").chmod(0)
-    started = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
-    ours = tmp_path / f".building-{os.getpid()}-{started}-abcd"
-    ours.mkdir()
-    LayerStore(tmp_path, owner=0, overlay=True).open()
+    unused = tmp_path / "0123"
+    unused.mkdir()
+    os.utime(unused, (0, 0))
+    store = LayerStore(tmp_path, owner=0, overlay=True)
+    ours = store.new_directory()
+    store.open()
+    assert not unused.exists()
     assert not abandoned.exists()
     assert ours.exists()
 

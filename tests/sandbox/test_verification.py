@@ -91,7 +91,7 @@ async def test_the_agents_terminal_ends_and_its_services_live_on(sandbox, comman
             break
         await asyncio.sleep(0.02)
     await sandbox.prepare_verification()
-    assert set(await commands_in(sandbox)) == {"sleep infinity", "sleep 501", "sleep 502"}
+    assert set(await commands_in(sandbox)) == {"init", "sleep 501", "sleep 502"}
 
 
 async def test_rewards_and_tests_that_the_agent_wrote_are_gone(sandbox: LocalEnvironment) -> None:

@@ -6,7 +6,6 @@ was done by then is verified. A turn is one model call, and a truncated answer c
 trajectory is written once, at the end.
 """
 
-from enum import StrEnum
 from typing import Any
 
 from harbor.environments.base import BaseEnvironment
@@ -15,19 +14,12 @@ from harbor.llms.chat import Chat
 from harbor.models.agent.context import AgentContext
 from harbor.models.trial.paths import EnvironmentPaths
 
+from termrl.agents.ending import Ending
 from termrl.agents.model import PolicyModel
 from termrl.agents.parsing import ForgivingParser
 from termrl.agents.stock import Command, Terminus2, TmuxSession
 from termrl.agents.terminal import LeanTmuxSession
-
-
-class Ending(StrEnum):
-    """How the agent's loop ended, when it ended by itself."""
-
-    COMPLETED = "completed"
-    SESSION_CLOSED = "session_closed"
-    TURN_LIMIT = "turn_limit"
-    CONTEXT_EXHAUSTED = "context_exhausted"
+from termrl.policy.asking import Policy
 
 
 class TurnLimitReached(Exception):
@@ -51,12 +43,13 @@ class UnattachedModel(BaseLLM):
 
 
 class PolicyTerminus2(Terminus2):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, early_return: bool = False, **kwargs: Any) -> None:
         kwargs.setdefault("record_terminal_session", False)
         kwargs.setdefault("suppress_max_turns_warning", True)
         kwargs.setdefault("enable_summarize", False)
         super().__init__(*args, **kwargs)
         self._parser = ForgivingParser(self._parser)
+        self._early_return = early_return
         self._model: PolicyModel | None = None
         self._write_trajectory = True
         self._in_loop = False
@@ -65,9 +58,9 @@ class PolicyTerminus2(Terminus2):
         self.ending: Ending | None = None
         self.parsed_answers = 0
 
-    def attach(self, model: PolicyModel, *, write_trajectory: bool = True) -> None:
+    def attach(self, policy: Policy, *, write_trajectory: bool = True) -> None:
         """Gives the agent its policy; to be called once, between a trial's creation and its run."""
-        self._model = self._llm = model
+        self._model = self._llm = PolicyModel(policy)
         self._write_trajectory = write_trajectory
 
     def _init_llm(self, *args: Any, **kwargs: Any) -> BaseLLM:
@@ -87,6 +80,7 @@ class PolicyTerminus2(Terminus2):
             pane_height=self.options.tmux_pane_height,
             extra_env=self._extra_env,
             user=environment.default_user,
+            early_return=self._early_return,
         )
         await self._session.start()
 
@@ -128,6 +122,9 @@ class PolicyTerminus2(Terminus2):
         self._model_calls += 1
         ask_once = Terminus2._query_llm.__wrapped__
         response: LLMResponse = await ask_once(self, chat, prompt, original_instruction, session)
+        if self._model is not None and self._model.was_exhausted:
+            # Stock puts words into the model's mouth when even the summary does not fit, and goes on asking.
+            raise ContextLengthExceededError("summarizing the history left no room for an answer")
         return response
 
     async def _handle_llm_interaction(
@@ -142,7 +139,10 @@ class PolicyTerminus2(Terminus2):
 
     async def _execute_commands(self, commands: list[Command], session: TmuxSession) -> tuple[bool, str]:
         try:
-            return await super()._execute_commands(commands, session)
+            if not isinstance(session, LeanTmuxSession):
+                return await super()._execute_commands(commands, session)
+            await session.play(commands)
+            return False, self._limit_output_length(await session.get_incremental_output())
         except RuntimeError:
             # Keys sent to a session that the keys before them closed; the loop ends at its next look.
             if await session.is_session_alive():

@@ -16,10 +16,23 @@ from termrl.errors import UserError
 
 COMMANDS = {
     "train": ("termrl.cli.train", "train a model on tasks: key=value settings, config=FILE"),
+    "eval": ("termrl.cli.eval", "evaluate a model on tasks: key=value settings, config=FILE"),
+    "eval compare": ("termrl.cli.eval_compare", "compare evaluations of the same tasks"),
+    "eval power": ("termrl.cli.eval_power", "how many attempts it takes to see a difference"),
+    "setup": ("termrl.cli.setup", "ask for the keys that the chosen services need, test them, write .env"),
     "engine serve": ("termrl.cli.engine_serve", "serve the embedded engine to any Tinker client"),
     "tasks list": ("termrl.cli.tasks_list", "list the tasks of a dataset"),
     "runs list": ("termrl.cli.runs_list", "list the runs on this machine"),
     "runs show": ("termrl.cli.runs_show", "show what a run reached, and where its time went"),
+    "replay": (
+        "termrl.cli.replay",
+        "type a stored rollout's answers again in a fresh sandbox, without a model",
+    ),
+    "sandbox list": ("termrl.cli.sandbox_list", "list what runs have open, and what a crash left behind"),
+    "sandbox reap": ("termrl.cli.sandbox_reap", "remove what runs that are gone left behind"),
+    "images import": ("termrl.cli.images_import", "import a root file system for the local sandbox"),
+    "images list": ("termrl.cli.images_list", "list the imported root file systems"),
+    "images remove": ("termrl.cli.images_remove", "remove an imported root file system"),
     "doctor": ("termrl.cli.doctor", "check that this machine has what a run needs"),
 }
 INTERRUPTED = 130
@@ -59,7 +72,7 @@ def _run(words: list[str]) -> int:
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:
-    for length in (1, 2):
+    for length in (2, 1):
         name = " ".join(words[:length])
         if name in COMMANDS:
             return name, words[length:]

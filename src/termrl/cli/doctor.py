@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 FREE_GB = 2
 MODEL = "termrl/tiny"
+KEYS = {
+    "TINKER_API_KEY": "not set: base_url= can't name Tinker",
+    "WANDB_API_KEY": "not set: no metrics to W&B",
+    "HF_TOKEN": "not set: no gated models or datasets",
+}
 
 
 def help_text() -> str:
@@ -26,8 +31,9 @@ def help_text() -> str:
         [
             "usage: termrl doctor [run_root=DIR] [--json]",
             "",
-            "Checks that this machine has what a run needs, and says what to do about what it lacks.",
-            "Exits with 1 if something is missing.",
+            "Checks that this machine has what a run needs, every backend that sandboxes can run on, and",
+            "keys, and says what to do about what it lacks. `-` is not needed unless you ask for it.",
+            "Exits with 1 if something that every run needs is missing.",
         ]
     )
 
@@ -41,10 +47,11 @@ def run(arguments: list[str]) -> int:
     for check in _checks(Path(given.options.get("run_root", "./runs")).expanduser()):
         checks.append(check)
         if not as_json:
-            print(f"  {'ok     ' if check.ok else 'MISSING'}  {check.name:<16} {check.detail}", flush=True)
+            state = "ok     " if check.ok else "MISSING" if check.required else "-      "
+            print(f"  {state}  {check.name:<16} {check.detail}", flush=True)
             if not check.ok:
                 print(f"{'':<28}{check.fix}")
-    sound = all(check.ok for check in checks)
+    sound = all(check.ok for check in checks if check.required)
     if as_json:
         print(json.dumps({"ok": sound, "checks": [asdict(check) for check in checks]}, indent=1))
     elif sound:
@@ -54,6 +61,7 @@ def run(arguments: list[str]) -> int:
 
 def _checks(run_root: Path) -> Iterator["Check"]:
     from termrl.sandbox.preflight import Check, check_local
+    from termrl.sandbox.readiness import check_backends
 
     version = platform.python_version()
     yield Check(
@@ -65,6 +73,8 @@ def _checks(run_root: Path) -> Iterator["Check"]:
     yield _disk(run_root, Check)
     yield from check_local()
     yield _model(Check)
+    yield from _keys(Check)
+    yield from check_backends()
 
 
 def _disk(run_root: Path, check: type["Check"]) -> "Check":
@@ -78,6 +88,12 @@ def _disk(run_root: Path, check: type["Check"]) -> "Check":
         detail,
         f"make {FREE_GB} GB of room, or set run_root to another place",
     )
+
+
+def _keys(check: type["Check"]) -> Iterator["Check"]:
+    for name, what in KEYS.items():
+        held = bool(os.environ.get(name))
+        yield check(name, held, "set" if held else what, f"put {name}=... into .env", required=False)
 
 
 def _model(check: type["Check"]) -> "Check":

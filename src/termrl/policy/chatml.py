@@ -1,4 +1,4 @@
-"""Plain ChatML: `<|im_start|>role\\n` + text + `<|im_end|>\\n`, with no think blocks and no tools.
+"""Plain ChatML: `<|im_start|>role\\n` + text + `<|im_end|>\\n`, with no think blocks; tools as in `tools`.
 
 The tokenizer needs two special tokens, `<|im_start|>` and `<|im_end|>`; `<|endoftext|>`, if it has one,
 ends an answer too. The interface is the part of `renderers`' `Renderer` that this project uses, so that
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from termrl.policy.tokenizer import Tokenizer, TokenizerError
+from termrl.policy.tools import ParsedCall, describe_tools, read_calls, write_calls
 
 CHATML_TEMPLATE = (
     "{% for message in messages %}"
@@ -32,6 +33,7 @@ class ChatMLPrompt:
 class ChatMLAnswer:
     content: str
     reasoning_content: str | None = None
+    tool_calls: tuple[ParsedCall, ...] = ()
 
 
 class ChatMLRenderer:
@@ -50,19 +52,29 @@ class ChatMLRenderer:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        tools: None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = False,
     ) -> list[int]:
         tokens: list[int] = []
+        if tools:
+            tokens += self._message({"role": "system", "content": describe_tools(tools)})
         for message in messages:
             tokens += self._message(message)
         return tokens + self._generation if add_generation_prompt else tokens
 
     def parse_response(
-        self, token_ids: Sequence[int], *, tools: None = None, prompt_ids: Sequence[int] | None = None
+        self,
+        token_ids: Sequence[int],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        prompt_ids: Sequence[int] | None = None,
     ) -> ChatMLAnswer:
         length = next((i for i, token in enumerate(token_ids) if token in self._stops), len(token_ids))
-        return ChatMLAnswer(self._tokenizer.decode(token_ids[:length], skip_special_tokens=False))
+        text = self._tokenizer.decode(token_ids[:length], skip_special_tokens=False)
+        if not tools:
+            return ChatMLAnswer(text)
+        content, calls = read_calls(text)
+        return ChatMLAnswer(content, tool_calls=tuple(calls))
 
     def get_stop_token_ids(self) -> list[int]:
         return list(self._stops)
@@ -73,7 +85,7 @@ class ChatMLRenderer:
         previous_completion_ids: Sequence[int],
         new_messages: Sequence[Mapping[str, Any]],
         *,
-        tools: None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> ChatMLPrompt | None:
         if not previous_prompt_ids or not new_messages:
             return None
@@ -88,7 +100,7 @@ class ChatMLRenderer:
         return ChatMLPrompt(tokens + self._generation)
 
     def _message(self, message: Mapping[str, Any]) -> list[int]:
-        body = self._encode(f"{message['role']}\n{message['content']}")
+        body = self._encode(f"{message['role']}\n{write_calls(message)}")
         return [self._start, *body, self._end, *self._newline]
 
     def _encode(self, text: str) -> list[int]:

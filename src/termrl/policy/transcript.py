@@ -1,35 +1,165 @@
-"""What the policy saw and said, token by token.
+"""What the policy saw and said, token by token, in memory that grows with the tokens alone.
 
-A turn is one model call: the prompt's ids as they were sent, the ids and logprobs the sampler
-returned, and the weight version that sampled them. Turns whose prompts extend each other token by
-token form a segment; when a prompt does not extend what came before (the harness rewrote history), a
-new segment begins. Nothing here is ever re-tokenised.
+A `Transcript` is one conversation as it happens: a prompt that extends the stream so far goes on with it,
+any other begins a new one. A `Turn` is one model call and a view into its stream: the prompt's ids as they
+were sent, the ids and logprobs the sampler returned, the weight version that sampled them. Turns of one
+stream are a `Segment`, which becomes one datum. Nothing here is ever re-tokenised.
 """
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+_IDS = "i"
+_LOGPROBS = "d"
 
-@dataclass(frozen=True, slots=True)
+
 class Turn:
-    """One model call. `prompt` is the whole prompt, `logprobs` has one entry per sampled token."""
+    """One model call. `prompt` is the whole prompt; `logprobs` has one entry per sampled token.
 
-    prompt: tuple[int, ...]
-    sampled: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    policy_version: int
-    stop_reason: str
-    seconds: float = 0.0
+    The turns of a segment share one buffer of ids: `prompt` and `tokens` are copied out of it when asked
+    for, so a conversation of many turns is held once and not once a turn.
+    """
 
-    def __post_init__(self) -> None:
-        if len(self.sampled) != len(self.logprobs):
-            raise ValueError(
-                f"a turn has {len(self.sampled)} sampled tokens but {len(self.logprobs)} logprobs"
-            )
+    __slots__ = (
+        "_logprobs",
+        "_stream",
+        "end",
+        "policy_version",
+        "prompt_length",
+        "seconds",
+        "start",
+        "stop_reason",
+    )
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+        logprobs: Sequence[float],
+        policy_version: int,
+        stop_reason: str,
+        seconds: float = 0.0,
+    ) -> None:
+        """A turn that stands alone; `Transcript.add` makes the ones that share a stream."""
+        self._fill(array(_IDS, prompt), 0, sampled, logprobs, policy_version, stop_reason, seconds)
+
+    def _fill(
+        self,
+        stream: "array[int]",
+        start: int,
+        sampled: Sequence[int],
+        logprobs: Sequence[float],
+        policy_version: int,
+        stop_reason: str,
+        seconds: float,
+    ) -> None:
+        if len(sampled) != len(logprobs):
+            raise ValueError(f"a turn has {len(sampled)} sampled tokens but {len(logprobs)} logprobs")
+        self._stream = stream
+        self.start = start
+        """How much of the stream was there before this turn's prompt added to it; 0 begins a segment."""
+        self.prompt_length = len(stream)
+        stream.extend(sampled)
+        self.end = len(stream)
+        self._logprobs = array(_LOGPROBS, logprobs)
+        self.policy_version = policy_version
+        self.stop_reason = stop_reason
+        self.seconds = seconds
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return tuple(self._stream[: self.prompt_length])
+
+    @property
+    def observed(self) -> tuple[int, ...]:
+        """What the prompt added to the stream: the whole of it where the turn begins one."""
+        return tuple(self._stream[self.start : self.prompt_length])
+
+    @property
+    def sampled(self) -> tuple[int, ...]:
+        return tuple(self._stream[self.prompt_length : self.end])
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        return self.prompt + self.sampled
+        return tuple(self._stream[: self.end])
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        return tuple(self._logprobs)
+
+    @property
+    def sampled_count(self) -> int:
+        return self.end - self.prompt_length
+
+    def continues(self, other: "Turn | None") -> bool:
+        """Whether this turn's prompt goes on from where `other` ended, token by token."""
+        if other is None:
+            return False
+        if self._stream is other._stream:
+            return self.start == other.end
+        return self.prompt_length >= other.end and self._stream[: other.end] == other._stream[: other.end]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Turn):
+            return NotImplemented
+        return self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        return hash((self.prompt_length, self.end, self.policy_version))
+
+    def __repr__(self) -> str:
+        return (
+            f"Turn({self.prompt_length} prompt tokens, {self.sampled_count} sampled, "
+            f"policy version {self.policy_version}, {self.stop_reason})"
+        )
+
+    def _facts(self) -> tuple[object, ...]:
+        return (
+            self.prompt_length,
+            self._stream[: self.end],
+            self._logprobs,
+            self.policy_version,
+            self.stop_reason,
+            self.seconds,
+        )
+
+
+class Transcript:
+    """The turns of one conversation in the order in which they happened."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self.breaks = 0
+        """How often a prompt did not extend what came before it, and a new segment began."""
+
+    @property
+    def last(self) -> Turn | None:
+        return self.turns[-1] if self.turns else None
+
+    def add(
+        self,
+        observed: Sequence[int],
+        sampled: Sequence[int],
+        logprobs: Sequence[float],
+        *,
+        policy_version: int,
+        stop_reason: str,
+        seconds: float = 0.0,
+        after: Turn | None = None,
+    ) -> Turn:
+        """Records a call. Its prompt was the stream that `after` ended plus `observed`, or that alone."""
+        turn = Turn.__new__(Turn)
+        if after is not None and after.end == len(after._stream):
+            stream, start = after._stream, after.end
+            stream.extend(observed)
+        else:
+            earlier = array(_IDS) if after is None else after._stream[: after.end]
+            stream, start = earlier + array(_IDS, observed), 0
+            self.breaks += bool(self.turns)
+        turn._fill(stream, start, sampled, logprobs, policy_version, stop_reason, seconds)
+        self.turns.append(turn)
+        return turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +182,23 @@ class Segment:
 def segments_of(turns: Iterable[Turn]) -> list[Segment]:
     """Merges turns into segments: a turn joins the last segment when its prompt extends that stream."""
     segments: list[Segment] = []
-    tokens: list[int] = []
-    mask: list[bool] = []
-    logprobs: list[float] = []
-    count = 0
-
-    def close() -> None:
-        if count:
-            segments.append(Segment(tuple(tokens), tuple(mask), tuple(logprobs), count))
-
+    members: list[Turn] = []
     for turn in turns:
-        if count and extends(turn.prompt, tokens):
-            observed: Sequence[int] = turn.prompt[len(tokens) :]
-        else:
-            close()
-            tokens, mask, logprobs, count = [], [], [], 0
-            observed = turn.prompt
-        tokens += [*observed, *turn.sampled]
-        mask += [False] * len(observed) + [True] * len(turn.sampled)
-        logprobs += [0.0] * len(observed) + list(turn.logprobs)
-        count += 1
-    close()
+        if members and not turn.continues(members[-1]):
+            segments.append(_segment(members))
+            members = []
+        members.append(turn)
+    if members:
+        segments.append(_segment(members))
     return segments
 
 
-def extends(prompt: Sequence[int], stream: Sequence[int]) -> bool:
-    """Whether `prompt` begins with the whole of `stream`."""
-    return len(prompt) >= len(stream) and tuple(prompt[: len(stream)]) == tuple(stream)
+def _segment(members: Sequence[Turn]) -> Segment:
+    mask: list[bool] = []
+    logprobs: list[float] = []
+    for turn in members:
+        observed = turn.prompt_length - len(mask)
+        mask += [False] * observed + [True] * turn.sampled_count
+        logprobs += [0.0] * observed
+        logprobs += turn._logprobs
+    return Segment(members[-1].tokens, tuple(mask), tuple(logprobs), len(members))

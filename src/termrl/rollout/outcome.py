@@ -1,7 +1,7 @@
 """The closed set of ways a rollout can end, and whose doing each one is.
 
 What the policy caused is scored. What the infrastructure caused is retried and then excluded by name:
-it is never reward 0, and it never takes its group down.
+it is never reward 0, and it never takes its group down. docs/outcomes.md says what is done about each.
 """
 
 from enum import StrEnum
@@ -14,6 +14,8 @@ class Outcome(StrEnum):
     TURN_LIMIT = "turn_limit"
     CONTEXT_EXHAUSTED = "context_exhausted"
     UNPARSABLE = "unparsable"
+    RESOURCE_LIMIT = "resource_limit"
+    TAMPERED = "tampered"
 
     SANDBOX_LOST = "sandbox_lost"
     MODEL_UNAVAILABLE = "model_unavailable"

@@ -18,8 +18,22 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """Model calls, their tokens, and what they cost in dollars where the service said so."""
+
+    turns: int = 0
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
-    """One attempt. `reward` is None exactly when the outcome is not scored."""
+    """One attempt. `reward` is None exactly when the outcome is not scored.
+
+    `usage` is given where the turns are not at hand: agents whose model is not ours, and rollouts that were
+    read without their turns.
+    """
 
     task_name: str
     outcome: Outcome
@@ -29,6 +43,7 @@ class Rollout:
     detail: str = ""
     trial_dir: str = ""
     tags: dict[str, str] = field(default_factory=dict)
+    usage: Usage | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if (self.reward is None) == self.outcome.scored:
@@ -36,11 +51,22 @@ class Rollout:
 
     @property
     def sampled_tokens(self) -> int:
-        return sum(len(turn.sampled) for turn in self.turns)
+        return sum(turn.sampled_count for turn in self.turns)
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(len(turn.prompt) for turn in self.turns)
+        return sum(turn.prompt_length for turn in self.turns)
+
+    @property
+    def segment_count(self) -> int:
+        """Streams that were begun: one, and one more for each time that history was rewritten."""
+        return sum(
+            not turn.continues(before) for before, turn in zip((None, *self.turns), self.turns, strict=False)
+        )
+
+    @property
+    def used(self) -> Usage:
+        return self.usage or Usage(len(self.turns), self.prompt_tokens, self.sampled_tokens)
 
     @property
     def solved(self) -> bool:

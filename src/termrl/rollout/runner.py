@@ -6,29 +6,37 @@ rollout too (`UserError`) and cancellation come out as exceptions.
 
 import asyncio
 import shutil
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from harbor.models.environment_type import EnvironmentType
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
 from harbor.models.trial.result import TrialResult
-from harbor.trial.trial import Trial
 
-from termrl.agents.model import PolicyModel
-from termrl.agents.terminus import PolicyTerminus2
+from termrl.agents.choice import OURS, import_path_of
+from termrl.agents.ending import PolicyAgent
+from termrl.agents.gateway import Gateway, GatewayAccess
 from termrl.errors import UserError
+from termrl.policy.asking import Policy
 from termrl.policy.budget import ContextBudget
 from termrl.policy.rendering import Renderer
 from termrl.policy.sampler import Sampler
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.record import Rollout, Timings
-from termrl.rollout.settings import AGENT, LOCAL_ENVIRONMENT, RolloutSettings
-from termrl.rollout.trial import create_trial, tests_read_agent_logs
-from termrl.rollout.verdict import Verdict, judge, timings_of
-from termrl.rollout.verification import protect_verification
+from termrl.rollout.references import References
+from termrl.rollout.reward import Graded, RewardRule, call_reward_function, load_reward_function
+from termrl.rollout.settings import LOCAL_ENVIRONMENT, RolloutSettings
+from termrl.rollout.trial import LastWord, create_trial, tests_read_agent_logs
+from termrl.rollout.verdict import Evidence, Verdict, judge, timings_of, verifier_rewards
+from termrl.rollout.verification import Guard
+from termrl.sandbox.interface import HarborSandbox
 
 _TAILS = (("exception.txt", 3000), ("trial.log", 1000))
 """What is kept of the logs of a trial that infrastructure broke: the last characters of each."""
+_STOP_AT_ONCE = "docker-compose.stop.yaml"
 
 
 class Task(Protocol):
@@ -47,60 +55,131 @@ class RolloutRunner:
         self._renderer = renderer
         self._budget = ContextBudget(settings.context_limit, settings.max_tokens, settings.min_answer_tokens)
         self._environment = _environment_config(settings)
+        self._agent_path = import_path_of(settings.agent)
+        self._rule = RewardRule.parse(settings.reward)
+        self._reward_function = load_reward_function(settings.reward_fn)
+        self._references = References(settings.trials_dir, self._environment)
+        self._gateway = Gateway(settings.gateway_url)
+        self._verifier_failures: Counter[Path] = Counter()
+
+    async def close(self) -> None:
+        await self._gateway.stop()
 
     async def run(self, task: Task, sampler: Sampler, *, seed: int) -> Rollout:
         """One attempt, whatever its outcome; raises `UserError` when no other attempt could do better."""
-        model = PolicyModel(sampler.for_attempt(), self._renderer, self._budget, seed)
-        try:
-            trial = await create_trial(self._trial_config(task), keep=self._settings.keep_trials != "none")
-        except UserError:
-            raise
-        except Exception as error:
-            failed = Verdict(Outcome.BUILD_FAILED, None, f"{type(error).__name__}: {error}")
-            return _rollout(task, failed, model, Timings())
-        kept = self._settings.keep_trials == "all"
-        try:
-            rollout = await self._run_trial(task, trial, model)
-            kept = kept or (self._settings.keep_trials == "failed" and not rollout.solved)
-            return rollout
-        finally:
-            if not kept:
-                await asyncio.to_thread(shutil.rmtree, trial.paths.trial_dir, ignore_errors=True)
+        policy = Policy(sampler.for_attempt(), self._renderer, self._budget, seed)
+        async with AsyncExitStack() as stack:
+            access: GatewayAccess | None = None
+            if self._settings.agent not in OURS:
+                access = await stack.enter_async_context(
+                    self._gateway.access(
+                        policy, max_turns=self._settings.max_turns, model_name=self._settings.model_name
+                    )
+                )
+            try:
+                keep = self._settings.keep_trials != "none"
+                trial = await create_trial(self._trial_config(task, access), keep=keep)
+            except UserError:
+                raise
+            except Exception as error:
+                failed = Verdict(Outcome.BUILD_FAILED, None, f"{type(error).__name__}: {error}")
+                return _rollout(task, failed, policy, Timings())
+            kept = self._settings.keep_trials == "all"
+            try:
+                rollout = await self._run_trial(task, trial, policy, access)
+                kept = kept or (self._settings.keep_trials == "failed" and not rollout.solved)
+                return rollout
+            finally:
+                if not kept:
+                    await asyncio.to_thread(shutil.rmtree, trial.paths.trial_dir, ignore_errors=True)
 
-    async def _run_trial(self, task: Task, trial: Trial, model: PolicyModel) -> Rollout:
-        agent = trial.agent
-        if not isinstance(agent, PolicyTerminus2):
-            raise TypeError(f"a rollout's agent must be PolicyTerminus2, not {type(agent).__name__}")
-        reads_logs = tests_read_agent_logs(task.task_dir / "tests")
-        agent.attach(model, write_trajectory=self._settings.keep_trials != "none" or reads_logs)
-        protect_verification(trial)
+    async def _run_trial(
+        self, task: Task, trial: LastWord, policy: Policy, access: GatewayAccess | None
+    ) -> Rollout:
+        if isinstance(trial.agent, PolicyAgent):
+            reads_logs = tests_read_agent_logs(task.task_dir / "tests")
+            keep = self._settings.keep_trials != "none"
+            trial.agent.attach(policy, write_trajectory=keep or reads_logs)
+        guard = Guard(trial)
+        evidence = Evidence(policy)
+        trial.call_before_stop(lambda: self._grade(task, trial, guard, evidence))
         try:
             result: TrialResult = await trial.run()
         except Exception as error:
             lost = Verdict(Outcome.SANDBOX_LOST, None, f"{type(error).__name__}: {error}")
-            return _rollout(task, lost, model, Timings(), trial.paths.trial_dir)
-        if isinstance(model.failure, UserError):
-            raise model.failure
-        verdict = judge(result, agent, model, trial.agent_timeout_sec)
-        return _rollout(task, verdict, model, timings_of(result, model), trial.paths.trial_dir)
+            return _rollout(task, lost, policy, Timings(), trial.paths.trial_dir)
+        if isinstance(policy.failure, UserError):
+            raise policy.failure
+        self._gather(evidence, trial, access)
+        if guard.signs:
+            allowed = await self._references.own_changes(task.task_dir)
+            evidence.tampering = [sign for sign in guard.signs if sign not in allowed]
+        verdict = await self._blame(task, judge(result, evidence, self._rule))
+        return _rollout(task, verdict, policy, timings_of(result, policy), trial.paths.trial_dir)
 
-    def _trial_config(self, task: Task) -> TrialConfig:
+    def _gather(self, evidence: Evidence, trial: LastWord, access: GatewayAccess | None) -> None:
+        evidence.agent_timeout = trial.agent_timeout_sec
+        evidence.exhausted = getattr(trial.agent_environment, "exhausted", None)
+        if isinstance(trial.agent, PolicyAgent):
+            evidence.ending = trial.agent.ending
+            evidence.unparsable = bool(evidence.policy.turns) and not trial.agent.parsed_answers
+        elif access is not None:
+            evidence.ending = access.ending
+
+    async def _grade(self, task: Task, trial: LastWord, guard: Guard, evidence: Evidence) -> None:
+        """While the sandbox is still there: who rewrites rewards, and the user's own grader."""
+        try:
+            await guard.look_for_a_rewriter()
+            if self._reward_function is not None:
+                graded = Graded(
+                    task.task_name, task.task_dir, evidence.policy.turns, verifier_rewards(trial.result)
+                )
+                sandbox = HarborSandbox(trial.agent_environment)
+                evidence.own_reward = await call_reward_function(self._reward_function, graded, sandbox)
+        except Exception as error:
+            if self._reward_function is not None:
+                evidence.own_failure = f"the reward function failed: {type(error).__name__}: {error}"
+
+    async def _blame(self, task: Task, verdict: Verdict) -> Verdict:
+        """A verifier that works in a fresh sandbox and fails twice after agents' work was broken by it."""
+        if verdict.outcome is not Outcome.VERIFIER_FAILED or self._reward_function is not None:
+            return verdict
+        self._verifier_failures[task.task_dir] += 1
+        if self._verifier_failures[task.task_dir] < 2:
+            return verdict
+        if not await self._references.verifier_is_sound(task.task_dir):
+            return verdict
+        detail = f"the verifier works in a fresh sandbox, but not after the agent's work: {verdict.detail}"
+        return replace(verdict, outcome=Outcome.FAILED, reward=0.0, detail=detail)
+
+    def _trial_config(self, task: Task, access: GatewayAccess | None) -> TrialConfig:
         settings = self._settings
+        ours = settings.agent in OURS
         return TrialConfig(
             task=TaskConfig(path=task.task_dir),
             trials_dir=settings.trials_dir,
             agent=AgentConfig(
-                import_path=AGENT,
-                model_name=settings.model_name,
+                name=None if self._agent_path else settings.agent,
+                import_path=self._agent_path,
+                model_name=settings.model_name if ours else f"openai/{settings.model_name}",
                 override_timeout_sec=settings.agent_timeout_seconds,
-                kwargs={
-                    "max_turns": settings.max_turns,
-                    "enable_summarize": settings.enable_summarize,
-                    "proactive_summarization_threshold": settings.proactive_summarization_threshold or 0,
-                },
+                kwargs={**(_our_kwargs(settings) if ours else {}), **dict(settings.agent_kwargs)},
+                env=access.env if access is not None else {},
             ),
             environment=self._environment.model_copy(),
         )
+
+
+def _our_kwargs(settings: RolloutSettings) -> dict[str, Any]:
+    if settings.agent == "bash":
+        return {"max_turns": settings.max_turns}
+    return {
+        "max_turns": settings.max_turns,
+        "enable_summarize": settings.enable_summarize,
+        "proactive_summarization_threshold": settings.proactive_summarization_threshold or 0,
+        "early_return": settings.early_return,
+        "interleaved_thinking": settings.keep_thinking,
+    }
 
 
 def _environment_config(settings: RolloutSettings) -> EnvironmentConfig:
@@ -116,11 +195,12 @@ def _environment_config(settings: RolloutSettings) -> EnvironmentConfig:
         raise UserError(
             f"there is no sandbox of type '{settings.environment}'; there are {known}."
         ) from error
-    return EnvironmentConfig(type=kind, kwargs=options)
+    overlays = [Path(__file__).with_name(_STOP_AT_ONCE)] if kind is EnvironmentType.DOCKER else []
+    return EnvironmentConfig(type=kind, kwargs=options, extra_docker_compose=overlays)
 
 
 def _rollout(
-    task: Task, verdict: Verdict, model: PolicyModel, timings: Timings, trial_dir: Path | None = None
+    task: Task, verdict: Verdict, policy: Policy, timings: Timings, trial_dir: Path | None = None
 ) -> Rollout:
     detail = verdict.detail
     if not verdict.outcome.scored and trial_dir is not None:
@@ -129,7 +209,7 @@ def _rollout(
         task_name=task.task_name,
         outcome=verdict.outcome,
         reward=verdict.reward,
-        turns=tuple(model.turns),
+        turns=tuple(policy.turns),
         timings=timings,
         detail=detail,
         trial_dir=str(trial_dir or ""),

@@ -1,4 +1,4 @@
-"""The files every sandbox starts from: its own /etc, home and prompt, beside the host's read-only /usr.
+"""The files every sandbox on the host's own /usr starts from: its own /etc, home and prompt.
 
 Nothing of the host's is copied but what its programs need to run (loader cache, alternatives, certificates,
 terminal descriptions, language configuration). Accounts, prompt, host name and time zone are the sandbox's
@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from termrl.sandbox.init_program import INIT, init_program
 from termrl.sandbox.tmux import Tmux
 
 HOSTNAME = "sandbox"
@@ -20,7 +21,7 @@ PRIVATE_PROGRAMS = "/opt/termrl/bin"
 # From the host, read-only; bound in, never copied.
 HOST_DIRECTORIES = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
-_FORMAT = b"base 1"
+_FORMAT = b"base 2"
 _BORROWED = (
     *(
         "alternatives",
@@ -128,9 +129,10 @@ def write_base(root: Path, owner: int, tmux: Tmux | None) -> None:
     for name, target in _LINKS.items():
         (root / name).unlink(missing_ok=True)
         (root / name).symlink_to(target)
+    write_init(root)
     if tmux is not None and tmux.private:
-        _write_tmux(root, tmux)
-    _set_owner(root, owner)
+        write_tmux(root, tmux)
+    set_owner(root, owner)
     for name, mode in _OPEN_TO_ALL.items():
         (root / name).chmod(mode)
     for name in _LOGS:
@@ -176,7 +178,14 @@ def _tmux_files(tmux: Tmux | None) -> list[Path]:
     return [tmux.program, *(path for folder in tmux.libraries for path in sorted(folder.glob("*.so*")))]
 
 
-def _write_tmux(root: Path, tmux: Tmux) -> None:
+def write_init(root: Path) -> None:
+    program = root / INIT.lstrip("/")
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_bytes(init_program())
+    program.chmod(0o755)
+
+
+def write_tmux(root: Path, tmux: Tmux) -> None:
     """The unpacked tmux with its libraries, started through the loader so that nothing leaks into panes."""
     home = root / "opt/termrl/tmux"
     home.mkdir(parents=True)
@@ -186,20 +195,20 @@ def _write_tmux(root: Path, tmux: Tmux) -> None:
         shutil.copy2(library.resolve(), home / library.name)
     start = root / PRIVATE_PROGRAMS.lstrip("/") / "tmux"
     start.parent.mkdir(parents=True)
-    loader = _loader_of(program)
+    loader = loader_of(program)
     start.write_text(
         f'#!/bin/sh\nexec {loader} --argv0 tmux --library-path /opt/termrl/tmux /opt/termrl/tmux/tmux "$@"\n'
     )
     start.chmod(0o755)
 
 
-def _loader_of(program: Path) -> str:
+def loader_of(program: Path) -> str:
     head = program.read_bytes()[:65536]
     start = head.index(b"/lib")
     return head[start : head.index(b"\0", start)].decode()
 
 
-def _set_owner(root: Path, owner: int) -> None:
+def set_owner(root: Path, owner: int) -> None:
     if os.geteuid() != 0 or owner == 0:
         return
     for folder, directories, files in os.walk(root):

@@ -16,9 +16,11 @@ from typing import Any, cast
 from termrl.sandbox.errors import SandboxLost, SandboxRefused
 from termrl.sandbox.keeper.messages import decode, encode
 from termrl.sandbox.keeper.probe import Findings
+from termrl.sandbox.labels import current_label
 
 _PACKAGE_HOME = Path(__file__).parent
-_START = "import sys; sys.path.insert(0, sys.argv[3]); from keeper.server import main; main()"
+_START = "import sys; sys.path.insert(0, sys.argv[4]); from keeper.server import main; main()"
+_LEAVING_SECONDS = 5.0
 _keepers: dict[asyncio.AbstractEventLoop, "KeeperClient"] = {}
 
 
@@ -72,7 +74,7 @@ class KeeperClient(asyncio.Protocol):
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: ASYNC220 (a vfork, done at once)
-                keeper_command(str(theirs.fileno()), str(os.getpid())),
+                keeper_command(str(theirs.fileno()), str(os.getpid()), current_label().as_name()),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -121,7 +123,12 @@ class KeeperClient(asyncio.Protocol):
         self._ended = True
         if self._transport is not None and not self._loop.is_closed():
             self._transport.abort()
-        if self._process is not None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_LEAVING_SECONDS)
+        except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 

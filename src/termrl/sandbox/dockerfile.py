@@ -1,195 +1,223 @@
-"""The small part of the Dockerfile language that a sandbox on the host's own /usr can honour.
+"""Reads a Dockerfile into its instructions, as BuildKit does: the syntax, and nothing of the meaning.
 
-`FROM termrl/host`, WORKDIR, COPY, ENV and RUN, with comments and line continuations. Anything else is
-refused by name, never skipped: a task that means more than this needs an environment that has it.
+Comments, the `escape` directive, line continuations, `--flags`, heredocs, the words of an instruction with
+their quotes, and `$NAME`, `${NAME}`, `${NAME:-word}`, `${NAME:+word}`, `${NAME:?word}`. What the instructions
+come to is `recipe`.
 """
 
-import hashlib
 import json
-import os
 import re
-import shlex
-from dataclasses import dataclass, field
-from fnmatch import fnmatch
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from termrl.sandbox.errors import UnsupportedEnvironment
 
-HOST_IMAGE = "termrl/host"
-WAYS_OUT = "use environment_type=docker, or write the environment for FROM termrl/host"
+_DIRECTIVE = re.compile(r"^#\s*([a-zA-Z][a-zA-Z0-9]*)\s*=\s*(.+?)\s*$")
+_HEREDOC = re.compile(r"^\d*<<(-?)\s*(['\"]?)([a-zA-Z_][\w.]*)\2$")
+_WITH_FLAGS = ("FROM", "RUN", "COPY", "ADD", "HEALTHCHECK")
+_WITH_HEREDOCS = ("RUN", "COPY", "ADD")
+_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
-class Copy:
-    line: int
-    source: Path
-    target: str
-    directory: bool
+class Heredoc:
+    """`literal` is one whose word was quoted: nothing in it is expanded."""
+
+    name: str
+    content: str
+    literal: bool
 
 
 @dataclass(frozen=True)
-class Run:
+class Instruction:
     line: int
-    argv: tuple[str, ...]
-    workdir: str
-    env: tuple[tuple[str, str], ...]
+    name: str
+    flags: tuple[tuple[str, str], ...]
+    text: str
+    heredocs: tuple[Heredoc, ...]
+    escape: str
+
+    def json_words(self) -> list[str] | None:
+        """The words of the exec form `["a", "b"]`, or None where this is the shell form."""
+        if not self.text.startswith("["):
+            return None
+        try:
+            words = json.loads(self.text)
+        except ValueError:
+            return None
+        is_list = isinstance(words, list) and all(isinstance(word, str) for word in words)
+        return words if is_list else None
+
+    def words(self) -> list[str]:
+        """The words as they stand, quotes and all."""
+        return split_words(self.text, self.escape)
 
 
-@dataclass
-class Recipe:
-    """What a Dockerfile comes to. `steps` are done once, when the layer is built."""
-
-    workdir: str = "/"
-    directories: list[str] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
-    steps: list[Copy | Run] = field(default_factory=list)
-
-    def key(self, *context: str) -> str:
-        """The hash of everything the built layer depends on."""
-        digest = hashlib.sha256(repr(("layer 1", context, self.directories)).encode())
-        for step in self.steps:
-            if isinstance(step, Run):
-                digest.update(repr((step.argv, step.workdir, step.env)).encode())
-                continue
-            digest.update(repr((step.target, step.directory)).encode())
-            for path in _files_of(step.source):
-                name = path.relative_to(step.source).as_posix()
-                digest.update(repr((name, path.lstat().st_mode)).encode())
-                if path.is_symlink():
-                    digest.update(os.readlink(path).encode())
-                elif path.is_file():
-                    digest.update(hashlib.sha256(path.read_bytes()).digest())
-        return digest.hexdigest()[:24]
-
-
-def read_dockerfile(path: Path) -> Recipe:
-    """Parse `path`, whose directory is the build context; raises `UnsupportedEnvironment`."""
-    recipe = Recipe()
-    lines = _instructions(path.read_text())
-    if not lines or lines[0][1] != "FROM":
-        raise UnsupportedEnvironment(f"{path} does not begin with FROM: begin it with FROM {HOST_IMAGE}.")
-    for place, (line, name, rest) in enumerate(lines):
-        where = f"{path}, line {line}"
-        if name == "FROM" and place == 0 and rest == HOST_IMAGE:
-            continue
-        if name == "FROM":
-            raise UnsupportedEnvironment(
-                f"{where}: FROM {rest} needs a container engine, which the local sandbox is not: {WAYS_OUT}."
-            )
-        if name not in _READERS:
-            raise UnsupportedEnvironment(
-                f"{where}: the local sandbox does not have {name} (it has FROM {HOST_IMAGE}, WORKDIR, COPY, "
-                f"ENV and RUN): {WAYS_OUT}."
-            )
-        _READERS[name](recipe, rest, line, where, path.parent)
-    return recipe
-
-
-def _instructions(text: str) -> list[tuple[int, str, str]]:
-    found: list[tuple[int, str, str]] = []
-    pending, first = "", 0
-    for number, raw in enumerate(text.splitlines(), start=1):
-        line = raw.strip()
-        if not line or line.startswith("#"):
-            continue
-        first = first or number
-        if line.endswith("\\"):
-            pending += line[:-1].rstrip() + " "
-            continue
-        name, _, rest = (pending + line).partition(" ")
-        found.append((first, name.upper(), rest.strip()))
-        pending, first = "", 0
-    if pending:
-        name, _, rest = pending.partition(" ")
-        found.append((first, name.upper(), rest.strip()))
-    return found
-
-
-def _read_workdir(recipe: Recipe, rest: str, line: int, where: str, context: Path) -> None:
-    path = _expand(rest.strip("\"'"), recipe.env, where)
-    recipe.workdir = os.path.normpath(PurePosixPath(recipe.workdir, path))
-    recipe.directories.append(recipe.workdir)
-
-
-def _read_env(recipe: Recipe, rest: str, line: int, where: str, context: Path) -> None:
-    known = dict(recipe.env)
-    if "=" not in rest.split(maxsplit=1)[0]:
-        name, _, value = rest.partition(" ")
-        recipe.env[name] = _expand(value.strip(), known, where)
-        return
-    for word in shlex.split(rest):
-        name, equals, value = word.partition("=")
-        if not equals:
-            raise UnsupportedEnvironment(f"{where}: ENV {word} has no value: write ENV {word}=value.")
-        recipe.env[name] = _expand(value, known, where)
-
-
-def _read_run(recipe: Recipe, rest: str, line: int, where: str, context: Path) -> None:
-    if rest.startswith("--") or rest.startswith("<<"):
-        raise UnsupportedEnvironment(
-            f"{where}: the local sandbox does not have RUN {rest.split()[0]}: {WAYS_OUT}."
-        )
-    argv = _json_words(rest) or ["/bin/sh", "-c", rest]
-    recipe.steps.append(Run(line, tuple(argv), recipe.workdir, tuple(recipe.env.items())))
-
-
-def _read_copy(recipe: Recipe, rest: str, line: int, where: str, context: Path) -> None:
-    words = _json_words(rest) or shlex.split(rest)
-    if words and (words[0].startswith("--") or words[0].startswith("<<")):
-        raise UnsupportedEnvironment(f"{where}: the local sandbox does not have COPY {words[0]}: {WAYS_OUT}.")
-    if len(words) < 2:
-        raise UnsupportedEnvironment(f"{where}: COPY needs a source and a target.")
-    if (context / ".dockerignore").exists():
-        raise UnsupportedEnvironment(f"{where}: the local sandbox does not read .dockerignore: {WAYS_OUT}.")
-    *patterns, target = [_expand(word, recipe.env, where) for word in words]
-    sources = [source for pattern in patterns for source in _matching(pattern, context, where)]
-    absolute = str(PurePosixPath(recipe.workdir, target))
-    into = target.endswith("/") or target in (".", "./") or len(sources) > 1
-    for source in sources:
-        place = f"{absolute.rstrip('/')}/{source.name}" if into and not source.is_dir() else absolute
-        recipe.steps.append(Copy(line, source, place, source.is_dir()))
-
-
-_READERS = {"WORKDIR": _read_workdir, "ENV": _read_env, "RUN": _read_run, "COPY": _read_copy}
-
-
-def _matching(pattern: str, context: Path, where: str) -> list[Path]:
-    relative = os.path.normpath(pattern.lstrip("/") or ".")
-    if relative.startswith(".."):
-        raise UnsupportedEnvironment(
-            f"{where}: COPY {pattern} leads out of {context}: copy it in there first."
-        )
-    if (context / relative).exists():
-        return [context / relative]
-    depth = len(Path(relative).parts)
-    candidates = [
-        path for path in sorted(context.rglob("*")) if len(path.relative_to(context).parts) == depth
-    ]
-    found = [path for path in candidates if fnmatch(path.relative_to(context).as_posix(), relative)]
-    if not found:
-        raise UnsupportedEnvironment(
-            f"{where}: COPY {pattern} names nothing in {context}: add it or drop the line."
-        )
-    return found
-
-
-def _json_words(rest: str) -> list[str] | None:
-    if not rest.startswith("["):
-        return None
+def read_instructions(path: Path) -> list[Instruction]:
     try:
-        words = json.loads(rest)
-    except ValueError:
-        return None
-    return [str(word) for word in words]
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnsupportedEnvironment(f"{path} can't be read: {error}.") from error
+    return list(parse(text, str(path)))
 
 
-def _expand(text: str, env: dict[str, str], where: str) -> str:
-    if re.search(r"\$\{\w+[^\w}]", text):
-        raise UnsupportedEnvironment(
-            f"{where}: the local sandbox reads $NAME and ${{NAME}} only, not {text}."
-        )
-    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda match: env.get(match[1] or match[2], ""), text)
+def parse(text: str, source: str = "Dockerfile") -> Iterator[Instruction]:
+    lines = text.removeprefix("\ufeff").splitlines()
+    escape = _escape_directive(lines, source)
+    continued = re.compile(re.escape(escape) + r"[ \t]*$")
+    number = 0
+    while number < len(lines):
+        first, joined, more = number + 1, "", True
+        while more and number < len(lines):
+            line = lines[number]
+            number += 1
+            if not line.strip() or line.lstrip().startswith("#"):
+                if not joined:
+                    first = number + 1
+                continue
+            more = bool(continued.search(line))
+            joined += continued.sub("", line) if more else line
+        if joined.strip():
+            instruction, number = _instruction(joined.strip(), first, lines, number, escape, source)
+            yield instruction
 
 
-def _files_of(source: Path) -> list[Path]:
-    return [source, *sorted(source.rglob("*"))] if source.is_dir() else [source]
+def _escape_directive(lines: list[str], source: str) -> str:
+    for line in lines:
+        directive = _DIRECTIVE.match(line)
+        if directive is None:
+            break
+        if directive[1].lower() == "escape":
+            if directive[2] not in ("\\", "`"):
+                raise UnsupportedEnvironment(f"{source}: escape={directive[2]} is neither \\ nor `.")
+            return directive[2]
+    return "\\"
+
+
+def _instruction(
+    joined: str, line: int, lines: list[str], number: int, escape: str, source: str
+) -> tuple[Instruction, int]:
+    name, _, rest = joined.partition(" ") if " " in joined else joined.partition("\t")
+    name, rest = name.upper(), rest.strip()
+    if "\t" in name:
+        name, _, before = name.partition("\t")
+        rest = f"{before} {rest}".strip()
+    flags: list[tuple[str, str]] = []
+    while name in _WITH_FLAGS and rest.startswith("--"):
+        word, *after = rest.split(maxsplit=1)
+        rest = after[0] if after else ""
+        if word == "--":
+            break
+        flag, _, value = word[2:].partition("=")
+        flags.append((flag, value))
+    heredocs: list[Heredoc] = []
+    if name in _WITH_HEREDOCS:
+        for word in split_words(rest, escape):
+            opened = _HEREDOC.match(word)
+            if opened is None:
+                continue
+            body: list[str] = []
+            while number < len(lines):
+                raw = lines[number].lstrip("\t") if opened[1] else lines[number]
+                number += 1
+                if raw == opened[3]:
+                    break
+                body.append(f"{raw}\n")
+            else:
+                raise UnsupportedEnvironment(f"{source}, line {line}: the heredoc {opened[3]} is not closed.")
+            heredocs.append(Heredoc(opened[3], "".join(body), bool(opened[2])))
+    return Instruction(line, name, tuple(flags), rest, tuple(heredocs), escape), number
+
+
+def split_words(text: str, escape: str = "\\") -> list[str]:
+    """Splits at blanks outside quotes; a word keeps its quotes and escapes."""
+    words: list[str] = []
+    word, quote, place = "", "", 0
+    while place < len(text):
+        character = text[place]
+        if character == escape and quote != "'" and place + 1 < len(text):
+            word += text[place : place + 2]
+            place += 2
+            continue
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character.isspace():
+            if word:
+                words.append(word)
+            word = ""
+            place += 1
+            continue
+        word += character
+        place += 1
+    return [*words, word] if word else words
+
+
+def expand(word: str, values: Mapping[str, str], where: str, escape: str = "\\") -> str:
+    """The word with its quotes taken off and its variables filled in; a name without a value is empty."""
+    result, quote, place = "", "", 0
+    while place < len(word):
+        character = word[place]
+        if quote == "'":
+            quote = "" if character == "'" else quote
+            result += "" if character == "'" else character
+        elif character == escape and place + 1 < len(word):
+            place += 1
+            # Inside double quotes an escape is itself unless it stands before what it would protect.
+            result += word[place] if not quote or word[place] in f'"${escape}' else escape + word[place]
+        elif character == quote:
+            quote = ""
+        elif character in "'\"" and not quote:
+            quote = character
+        elif character == "$":
+            filled, place = _variable(word, place, values, where, escape)
+            result += filled
+            continue
+        else:
+            result += character
+        place += 1
+    return result
+
+
+def _variable(word: str, place: int, values: Mapping[str, str], where: str, escape: str) -> tuple[str, int]:
+    if word[place + 1 : place + 2] != "{":
+        named = _NAME.match(word, place + 1)
+        if named is None:
+            return "$", place + 1
+        return values.get(named[0], ""), named.end()
+    end = _closing_brace(word, place + 2)
+    inside = word[place + 2 : end]
+    named = _NAME.match(inside)
+    if end < 0 or named is None:
+        raise UnsupportedEnvironment(f"{where}: {word} is not a variable: write $NAME or ${{NAME}}.")
+    name, rest = named[0], inside[named.end() :]
+    if not rest:
+        return values.get(name, ""), end + 1
+    operator = rest[:2] if rest[0] == ":" else rest[0]
+    other = rest[len(operator) :]
+    given = bool(values.get(name)) if operator.startswith(":") else name in values
+    match operator[-1]:
+        case "-":
+            return (values[name] if given else expand(other, values, where, escape)), end + 1
+        case "+":
+            return (expand(other, values, where, escape) if given else ""), end + 1
+        case "?":
+            if not given:
+                raise UnsupportedEnvironment(f"{where}: {name} has no value: {other or 'it is required'}.")
+            return values[name], end + 1
+    raise UnsupportedEnvironment(
+        f"{where}: the local sandbox does not read ${{{inside}}}: it reads ${{NAME}} with :-, :+ and :?; "
+        "use environment_type=docker."
+    )
+
+
+def _closing_brace(word: str, place: int) -> int:
+    depth = 1
+    while place < len(word):
+        depth += {"{": 1, "}": -1}.get(word[place], 0)
+        if depth == 0:
+            return place
+        place += 1
+    return -1

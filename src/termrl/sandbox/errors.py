@@ -8,7 +8,15 @@ class SandboxUnavailable(UserError):
 
 
 class UnsupportedEnvironment(UserError):
-    """The task's environment asks for something the local sandbox does not have."""
+    """The task's environment asks for something that the chosen backend does not have."""
+
+
+class UnknownBackend(UserError):
+    """An environment type that nothing answers to."""
+
+
+class BackendNotReady(UserError):
+    """The chosen backend can't run here yet; says why, what mends it, and what would work meanwhile."""
 
 
 class SandboxLost(RuntimeError):
@@ -21,3 +29,8 @@ class SandboxRefused(RuntimeError):
 
 class CommandTimeout(RuntimeError):
     """A command ran past its time limit and was ended, with everything it had started."""
+
+    def __init__(self, message: str, stdout: str = "", stderr: str = "") -> None:
+        super().__init__(message)
+        self.stdout = stdout
+        self.stderr = stderr

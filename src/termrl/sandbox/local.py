@@ -1,27 +1,32 @@
 """`LocalEnvironment`: a Harbor environment made of Linux namespaces, with no container engine.
 
 Use it as `EnvironmentConfig(import_path="termrl.sandbox.local:LocalEnvironment")`. Inside, every absolute
-path is the sandbox's own and the user is root; the host's /usr is there read-only. Log directories are not
-mounted from the host but downloaded, so nothing that runs inside can write to a host directory.
+path is the sandbox's own and the user is root; on `FROM termrl/host` the host's /usr is there read-only. Log
+directories are not mounted from the host but downloaded, so nothing inside can write to a host directory.
 """
 
-import asyncio
 import itertools
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harbor.environments.base import BaseEnvironment, ExecResult, SandboxBuildFailedError
+from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
 from termrl.sandbox.base import HOSTNAME, PRIVATE_PROGRAMS, host_directories
-from termrl.sandbox.client import KeeperClient
-from termrl.sandbox.dockerfile import HOST_IMAGE, WAYS_OUT, Copy, Recipe, read_dockerfile
+from termrl.sandbox.build import Builder
+from termrl.sandbox.client import HostFindings, KeeperClient
 from termrl.sandbox.errors import CommandTimeout, SandboxLost, SandboxUnavailable, UnsupportedEnvironment
+from termrl.sandbox.images import ImageStore
+from termrl.sandbox.keeper.cgroups import Limits
 from termrl.sandbox.keeper.messages import Bind, BootPlan, CommandPlan
+from termrl.sandbox.labels import current_label
 from termrl.sandbox.layers import LayerStore, default_layers_dir, remove_tree
+from termrl.sandbox.lifetime import lifetime_seconds, task_config_beside
 from termrl.sandbox.preflight import explain, require_local
-from termrl.sandbox.tmux import find_tmux
+from termrl.sandbox.recipe import HOST_IMAGE, WAYS_OUT, Image, Recipe, Run, Stage, read_dockerfile
 
 _ENVIRONMENT = {
     "HOME": "/root",
@@ -31,7 +36,9 @@ _ENVIRONMENT = {
     "TMUX_TMPDIR": "/run/tmux",
 }
 _DEFAULT_STORAGE_MB = 2048
+_DEFAULT_MEMORY_MB = 4096
 _DEFAULT_PIDS = 1024
+_SUBORDINATE_IDS = "have an administrator give you subordinate ids (`usermod --add-subuids`), run as root"
 _numbers = itertools.count(1)
 _stores: dict[tuple[Path, int, bool], LayerStore] = {}
 
@@ -43,17 +50,27 @@ class LocalEnvironment(BaseEnvironment):
         layers_dir: str | None = None,
         pids_limit: int = _DEFAULT_PIDS,
         overlay: bool = True,
+        base_images: Mapping[str, str] | None = None,
+        lifetime: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """`overlay=False` copies roots into memory, as is done where the kernel refuses overlays."""
-        self._recipe = Recipe()
+        """`overlay=False` copies roots into memory, as is done where the kernel refuses overlays.
+
+        `base_images` maps the name of an image to the one to use for it. `lifetime` is in seconds; without
+        one it is what the task's time-outs come to.
+        """
         self._layers_dir = Path(layers_dir) if layers_dir else default_layers_dir()
+        self._images = ImageStore(self._layers_dir, base_images)
+        self._recipe = Recipe([Stage(Image(HOST_IMAGE))], Path())
         self._pids_limit = pids_limit
         self._overlay = overlay
+        self._lifetime = lifetime
         self._keeper: KeeperClient | None = None
-        self._own_layer: Path | None = None
+        self._findings: HostFindings | None = None
+        self._own_layers: list[Path] = []
         super().__init__(*args, **kwargs)
-        self._name = f"{self.session_id}-{next(_numbers)}"
+        self._number = next(_numbers)
+        self._name = f"{self.session_id}-{self._number}"
 
     @staticmethod
     def type() -> str:
@@ -65,32 +82,19 @@ class LocalEnvironment(BaseEnvironment):
 
     @classmethod
     def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
-        return EnvironmentResourceCapabilities()
+        return EnvironmentResourceCapabilities(cpu_limit=True, memory_limit=True)
 
     @classmethod
     def preflight(cls) -> None:
         require_local()
 
     def _validate_definition(self) -> None:
-        image = self.task_env_config.docker_image
-        if image not in (None, HOST_IMAGE):
-            raise UnsupportedEnvironment(
-                f"Task {self.environment_name} asks for docker_image = {image}, which needs a container "
-                f"engine, which the local sandbox is not: {WAYS_OUT}."
-            )
-        if (self.environment_dir / "docker-compose.yaml").exists():
+        if (self.environment_dir / "docker-compose.yaml").exists() or self.extra_docker_compose_paths:
             raise UnsupportedEnvironment(
                 f"Task {self.environment_name} has a docker-compose.yaml, which the local sandbox can't run: "
                 f"{WAYS_OUT}."
             )
-        dockerfile = self.environment_dir / "Dockerfile"
-        if dockerfile.exists():
-            self._recipe = read_dockerfile(dockerfile)
-        elif image is None:
-            raise UnsupportedEnvironment(
-                f"Task {self.environment_name} has no {dockerfile}: add one that begins with "
-                f"FROM {HOST_IMAGE}."
-            )
+        self._recipe = self._read_recipe(force_build=False)
         for mount in self._mounts:
             if not _is_log_directory(mount["target"]) and mount["type"] != "bind":
                 raise UnsupportedEnvironment(
@@ -98,11 +102,42 @@ class LocalEnvironment(BaseEnvironment):
                     f"(asked for at {mount['target']}): use type = bind."
                 )
 
+    def _read_recipe(self, *, force_build: bool) -> Recipe:
+        """By the prebuilt image where the task names one, unless it is to be built and can be."""
+        dockerfile = self.environment_dir / "Dockerfile"
+        reference = self.task_env_config.docker_image
+        if reference is not None and not (force_build and dockerfile.exists()):
+            where = f"Task {self.environment_name}: docker_image = {reference}"
+            image = self._images.find(reference, where)
+            if image.reference == HOST_IMAGE and dockerfile.exists():
+                return read_dockerfile(dockerfile, self._images.find)
+            stage = Stage(image, workdir=image.workdir, user=image.user, env=dict(image.env))
+            return Recipe([stage], self.environment_dir)
+        if not dockerfile.exists():
+            raise UnsupportedEnvironment(
+                f"Task {self.environment_name} has no {dockerfile}: add one that begins with "
+                f"FROM {HOST_IMAGE}, or set docker_image."
+            )
+        return read_dockerfile(dockerfile, self._images.find)
+
     def _validate_gpu_support(self) -> None:
         if self._effective_gpus > 0:
             raise UnsupportedEnvironment(
                 f"Task {self.environment_name} asks for {self._effective_gpus} GPU(s), and the local sandbox "
-                "hands out none: use an environment type that does."
+                "hands out none: use environment_type=docker or environment_type=modal."
+            )
+
+    def _validate_tpu_support(self) -> None:
+        if self.task_env_config.tpu is not None:
+            raise UnsupportedEnvironment(
+                f"Task {self.environment_name} asks for a TPU, and the local sandbox hands out none: "
+                "use environment_type=gke."
+            )
+
+    def _validate_windows_support(self) -> None:
+        if self.task_env_config.os.value == "windows":
+            raise UnsupportedEnvironment(
+                f"Task {self.environment_name} is for Windows, which the local sandbox is not: {WAYS_OUT}."
             )
 
     def validate_network_policy_support(self, network_policy: NetworkPolicy | None = None) -> None:
@@ -110,22 +145,44 @@ class LocalEnvironment(BaseEnvironment):
         if policy.network_mode == NetworkMode.ALLOWLIST:
             raise UnsupportedEnvironment(
                 f"Task {self.environment_name} asks for network_mode = allowlist, which the local sandbox "
-                "can't enforce: use no-network or public, or an environment type that has allowlists."
+                "can't enforce: use no-network or public, or environment_type=docker, which has allowlists."
             )
         super().validate_network_policy_support(network_policy)
 
     @property
     def workdir(self) -> str:
-        return self.task_env_config.workdir or self._recipe.workdir
+        return self.task_env_config.workdir or self._recipe.final.workdir
+
+    @property
+    def lifetime(self) -> int:
+        return self._lifetime or lifetime_seconds(task_config_beside(self.environment_dir))
 
     async def start(self, force_build: bool) -> None:
         self._keeper = await KeeperClient.of_this_loop()
         store = await self._open_store(self._keeper)
-        base = store.base(find_tmux())
-        layer = await self._build(store, base, force_build) if self._recipe.steps else None
-        plan = self._boot_plan(store, store.lowers(base, layer), network=not self._network_disabled)
+        if force_build:
+            self._recipe = self._read_recipe(force_build=True)
+        builder = self._builder(store)
+        lowers = await builder.lowers(self._recipe.final, fresh=force_build)
+        plan = self._boot_plan(store, lowers, self._recipe.final, network=not self._network_disabled)
+        plan["limits"] = self._limits()
+        plan["lifetime"] = self.lifetime
         await self._boot(self._name, plan)
         await self._upload_environment_dir_after_start()
+
+    def _builder(self, store: LayerStore) -> Builder:
+        return Builder(
+            keeper=self._running(),
+            store=store,
+            images=self._images,
+            recipe=self._recipe,
+            source=str(self.environment_dir / "Dockerfile"),
+            name=self._name,
+            one_id=self._has_one_id,
+            boot_plan=lambda lowers, stage: self._boot_plan(store, lowers, stage, network=True),
+            command_plan=self._step_plan,
+            own_layers=self._own_layers,
+        )
 
     async def stop(self, delete: bool) -> None:
         """End everything inside. What it held was in memory and is gone, whatever `delete` says."""
@@ -136,8 +193,8 @@ class LocalEnvironment(BaseEnvironment):
         except SandboxLost:
             self.logger.debug("The keeper of %s was gone before it was stopped.", self._name)
         self._keeper = None
-        if self._own_layer is not None:
-            remove_tree(self._own_layer)
+        while self._own_layers:
+            remove_tree(self._own_layers.pop())
 
     async def exec(
         self,
@@ -151,7 +208,7 @@ class LocalEnvironment(BaseEnvironment):
             ["/bin/bash", "-c", command], cwd or self.workdir, self._merge_env(env) or {}
         )
         resolved = self._resolve_user(user)
-        plan["user"] = "root" if resolved is None else resolved
+        plan["user"] = self._recipe.final.user if resolved is None else resolved
         return await self._run(self._name, plan, timeout_sec)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
@@ -166,13 +223,16 @@ class LocalEnvironment(BaseEnvironment):
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         await self._move("download", source_dir, str(Path(target_dir).absolute()), directory=True)
 
-    async def prepare_verification(self) -> None:
+    async def prepare_verification(self) -> list[str]:
         """Call between agent and verifier: ends the agent's terminal and makes /logs/verifier and /tests new.
 
         From here on commands and files go through a view of the sandbox whose two directories exist for the
         verifier only: what the agent put there, or what it left running puts there later, is not seen.
+        Returns what the agent had left there, or elsewhere, for a verifier to trip over.
         """
-        await self._running().ask("prepare_verification", name=self._name)
+        await self._running().ask("prepare_verification", name=self._name, workdir=self.workdir)
+        signs: list[str] = (await self._running().ask("signs", name=self._name))["signs"]
+        return signs
 
     async def end_verification(self) -> None:
         """Back to the agent's view, for a task that has another step."""
@@ -195,44 +255,111 @@ class LocalEnvironment(BaseEnvironment):
             await callback(stdout, "stdout")
             await callback(stderr, "stderr")
         if reply["timed_out"]:
-            raise CommandTimeout(f"Command timed out after {timeout_sec} seconds: {plan['argv'][-1]:.200}")
+            message = f"Command timed out after {timeout_sec} seconds: {plan['argv'][-1]:.200}"
+            raise CommandTimeout(message, stdout, stderr)
         return ExecResult(stdout=stdout, stderr=stderr, return_code=reply["code"])
 
-    def _command_plan(self, argv: list[str], cwd: str, env: dict[str, str]) -> CommandPlan:
-        whole = {**_ENVIRONMENT, **self._recipe.env, **env}
+    def _command_plan(self, argv: list[str], cwd: str, env: Mapping[str, str]) -> CommandPlan:
+        whole = {**_ENVIRONMENT, **self._recipe.final.env, **env}
         whole["PATH"] += f":{PRIVATE_PROGRAMS}"
-        return {"argv": argv, "cwd": cwd, "env": whole, "user": "root", "pids_limit": self._pids_limit}
+        return {
+            "argv": argv,
+            "cwd": cwd,
+            "env": whole,
+            "user": "root",
+            "pids_limit": self._pids_limit,
+            "process_memory_mb": self._process_memory_mb,
+            "cpu_set": self._cpu_set,
+        }
 
-    def _boot_plan(self, store: LayerStore, lowers: list[str], *, network: bool) -> BootPlan:
+    def _step_plan(self, step: Run) -> CommandPlan:
+        """For a step of the build: no limits but the processes', and only what the stage has set."""
+        return {
+            "argv": list(step.argv),
+            "cwd": step.workdir,
+            "env": {**_ENVIRONMENT, **dict(step.env)},
+            "user": step.user,
+            "pids_limit": self._pids_limit,
+            "process_memory_mb": None,
+            "cpu_set": [],
+        }
+
+    @property
+    def _controllers(self) -> Mapping[str, int]:
+        return self._findings["cgroups"] if self._findings is not None else {}
+
+    @property
+    def _storage_mb(self) -> int:
+        return self._effective_storage_mb or _DEFAULT_STORAGE_MB
+
+    def _limits(self) -> Limits | None:
+        """What a control group has to see to. Files are in memory, so the two limits are one there."""
+        memory = self._effective_memory_mb
+        limits: Limits = {
+            "cpus": self._effective_cpus if "cpu" in self._controllers else None,
+            "memory_mb": (memory or _DEFAULT_MEMORY_MB) + self._storage_mb,
+            "pids": None,
+        }
+        if "memory" not in self._controllers:
+            limits["memory_mb"] = None
+        return limits if any(value is not None for value in limits.values()) else None
+
+    @property
+    def _process_memory_mb(self) -> int | None:
+        if "memory" in self._controllers:
+            return None
+        return self._effective_memory_mb or _DEFAULT_MEMORY_MB
+
+    @property
+    def _cpu_set(self) -> list[int]:
+        """Some of the processors, another sandbox others, where no group can limit the share."""
+        cpus = self._effective_cpus
+        if cpus is None or "cpu" in self._controllers:
+            return []
+        there = sorted(os.sched_getaffinity(0))
+        return [there[(self._number + place) % len(there)] for place in range(min(cpus, len(there)))]
+
+    @property
+    def _has_one_id(self) -> bool:
+        return self._findings is not None and self._findings["ids"] == 1
+
+    def _boot_plan(self, store: LayerStore, lowers: list[str], stage: Stage, *, network: bool) -> BootPlan:
+        on_host = self._recipe.image(stage).reference == HOST_IMAGE
         binds: list[Bind] = [
-            {"source": f"/{name}", "target": f"/{name}", "read_only": True} for name in host_directories()
+            {"source": f"/{name}", "target": f"/{name}", "read_only": True}
+            for name in (host_directories() if on_host else [])
         ]
-        directories = [*self._recipe.directories, self.workdir]
+        directories = [*stage.directories, self.workdir] if stage is self._recipe.final else stage.directories
         for mount in self._mounts:
             if _is_log_directory(mount["target"]):
-                directories.append(mount["target"])
+                directories = [*directories, mount["target"]]
                 continue
             read_only = bool(mount.get("read_only"))
             binds.append({"source": mount["source"], "target": mount["target"], "read_only": read_only})
+        label = current_label()
         return {
             "layers_dir": str(store.root),
             "lowers": lowers,
             "keep_in": None,
             "overlay": store.overlay,
             "binds": binds,
-            "directories": directories,
+            "directories": list(directories),
             "files": _network_files() if network else {},
             "hostname": HOSTNAME,
             "network": network,
-            "storage_mb": self._effective_storage_mb or _DEFAULT_STORAGE_MB,
+            "storage_mb": self._storage_mb,
             "pids_limit": self._pids_limit,
+            "limits": None,
+            "process_memory_mb": None,
+            "lifetime": None,
+            "labels": {**label.as_labels(), "termrl.sandbox": self._name},
         }
 
     async def _boot(self, name: str, plan: BootPlan) -> None:
         await self._running().ask("boot", name=name, plan=plan)
 
     async def _open_store(self, keeper: KeeperClient) -> LayerStore:
-        findings = await keeper.findings()
+        findings = self._findings = await keeper.findings()
         if findings["namespaces"] or findings["proc"]:
             raise SandboxUnavailable(explain(findings))
         overlay = self._overlay and not findings["overlay"]
@@ -241,45 +368,25 @@ class LocalEnvironment(BaseEnvironment):
             store = LayerStore(*key)
             store.open()
             _stores[key] = store
+        if self._has_one_id:
+            self._refuse_other_owners()
         return _stores[key]
 
-    async def _build(self, store: LayerStore, base: str, force: bool) -> str:
-        """The layer that the recipe's steps make, from the cache if it is there."""
-        layer = self._recipe.key(base, str(store.owner), str(store.overlay))
-        if force:
-            # Built anew for this sandbox alone: others may be standing on the one in the cache.
-            self._own_layer = store.new_directory()
-            await self._run_steps(store, base, self._own_layer)
-            return self._own_layer.name
-        async with self._running().builds.setdefault(f"{store.root}/{layer}", asyncio.Lock()):
-            if not store.has(layer):
-                with store.building(layer) as directory:
-                    await self._run_steps(store, base, directory)
-        return layer
-
-    async def _run_steps(self, store: LayerStore, base: str, directory: Path) -> None:
-        builder = f"{self._name}-build"
-        plan = self._boot_plan(store, [base], network=True)
-        plan["keep_in"] = store.place_for_changes(directory, base)
-        keeper = self._running()
-        await self._boot(builder, plan)
-        try:
-            for step in self._recipe.steps:
-                if isinstance(step, Copy):
-                    fields = {"source": str(step.source), "target": step.target, "directory": step.directory}
-                    await keeper.ask("upload", name=builder, **fields)
-                    continue
-                command = self._command_plan(list(step.argv), step.workdir, dict(step.env))
-                result = await self._run(builder, command, None)
-                if result.return_code != 0:
-                    output = f"{result.stdout}{result.stderr}".strip()[-500:]
-                    raise SandboxBuildFailedError(
-                        f"{self.environment_dir / 'Dockerfile'}, line {step.line}: RUN ended with "
-                        f"{result.return_code}: {output}"
+    def _refuse_other_owners(self) -> None:
+        """Where there is but one id to hand out, a step that needs another is refused by name."""
+        for stage in self._recipe.stages:
+            for step in stage.steps:
+                other = step.user if isinstance(step, Run) else step.owner
+                if other not in ("", "root"):
+                    raise UnsupportedEnvironment(
+                        f"{self.environment_dir / 'Dockerfile'}, line {step.line} needs the user {other}, "
+                        f"and an ordinary user has but one id to hand out: {_SUBORDINATE_IDS}, or {WAYS_OUT}."
                     )
-        finally:
-            await keeper.ask("stop", name=builder)
-        store.finish(directory)
+        if self._recipe.final.user != "root":
+            raise UnsupportedEnvironment(
+                f"Task {self.environment_name} runs as the user {self._recipe.final.user}, and "
+                f"an ordinary user has but one id to hand out: {_SUBORDINATE_IDS}, or {WAYS_OUT}."
+            )
 
 
 def _is_log_directory(target: str) -> bool:

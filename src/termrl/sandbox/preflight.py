@@ -33,6 +33,7 @@ class Check:
     ok: bool
     detail: str
     fix: str
+    required: bool = True
 
 
 def probe_host() -> Findings:
@@ -47,7 +48,14 @@ def probe_host() -> Findings:
     )
     if ended.returncode != 0:
         complaint = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        return {"as_root": False, "namespaces": complaint or "the probe died", "proc": "", "overlay": ""}
+        return {
+            "as_root": False,
+            "namespaces": complaint or "the probe died",
+            "proc": "",
+            "overlay": "",
+            "cgroups": {},
+            "ids": 1,
+        }
     findings: Findings = marshal.loads(ended.stdout)
     return findings
 
@@ -81,6 +89,13 @@ def check_local() -> list[Check]:
             else "allowed",
             "",
         ),
+        _check_limits(findings),
+        Check(
+            "users",
+            True,
+            f"{findings['ids']} in a sandbox" if findings["ids"] > 1 else "root only (USER is refused)",
+            "",
+        ),
         Check(
             "tmux",
             tmux is not None,
@@ -94,6 +109,15 @@ def check_local() -> list[Check]:
             "" if bash else "install bash",
         ),
     ]
+
+
+def _check_limits(findings: Findings) -> Check:
+    """Never missing: what no control group limits, rlimits and processor sets do, less exactly."""
+    by_group = [f"{name} (v{version})" for name, version in findings["cgroups"].items()]
+    instead = {"cpu": "cpu by processor sets", "memory": "memory by rlimit, of each process"}
+    otherwise = [text for name, text in instead.items() if name not in findings["cgroups"]]
+    detail = f"by control groups: {', '.join(by_group)}" if by_group else "no control group can be made"
+    return Check("limits", True, "; ".join([detail, *otherwise, "processes by rlimit, of each sandbox"]), "")
 
 
 _PROC_FIX = (

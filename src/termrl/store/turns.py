@@ -11,23 +11,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from termrl.policy.transcript import Turn, extends
+from termrl.policy.transcript import Transcript, Turn
 
 
 def encode_turns(turns: Sequence[Turn]) -> bytes:
     heads: list[list[object]] = []
     ids: list[int] = []
     logprobs: list[float] = []
-    stream: tuple[int, ...] = ()
+    before: Turn | None = None
     for turn in turns:
-        kept = len(stream) if stream and extends(turn.prompt, stream) else 0
-        fresh = turn.prompt[kept:]
+        kept = before.end if before is not None and turn.continues(before) else 0
+        fresh = turn.observed if kept and kept == turn.start else turn.prompt[kept:]
         heads.append(
-            [kept, len(fresh), len(turn.sampled), turn.policy_version, turn.stop_reason, turn.seconds]
+            [kept, len(fresh), turn.sampled_count, turn.policy_version, turn.stop_reason, turn.seconds]
         )
         ids += [*fresh, *turn.sampled]
         logprobs += turn.logprobs
-        stream = turn.tokens
+        before = turn
     head = json.dumps(heads).encode()
     body = np.asarray(ids, np.int32).tobytes() + np.asarray(logprobs, np.float32).tobytes()
     return zlib.compress(struct.pack("<II", len(head), len(ids)) + head + body, 3)
@@ -40,24 +40,18 @@ def decode_turns(blob: bytes) -> tuple[Turn, ...]:
     heads = json.loads(data[8:offset])
     ids: list[int] = np.frombuffer(data, np.int32, id_count, offset).tolist()
     logprobs: list[float] = np.frombuffer(data, np.float32, -1, offset + 4 * id_count).tolist()
-    turns: list[Turn] = []
-    stream: tuple[int, ...] = ()
+    transcript = Transcript()
     at = logprob_at = 0
     for kept, fresh_count, sampled_count, version, stop_reason, seconds in heads:
-        prompt = stream[:kept] + tuple(ids[at : at + fresh_count])
-        at += fresh_count
-        sampled = tuple(ids[at : at + sampled_count])
-        at += sampled_count
-        turns.append(
-            Turn(
-                prompt=prompt,
-                sampled=sampled,
-                logprobs=tuple(logprobs[logprob_at : logprob_at + sampled_count]),
-                policy_version=version,
-                stop_reason=stop_reason,
-                seconds=seconds,
-            )
+        transcript.add(
+            ids[at : at + fresh_count],
+            ids[at + fresh_count : at + fresh_count + sampled_count],
+            logprobs[logprob_at : logprob_at + sampled_count],
+            policy_version=version,
+            stop_reason=stop_reason,
+            seconds=seconds,
+            after=transcript.last if kept else None,
         )
+        at += fresh_count + sampled_count
         logprob_at += sampled_count
-        stream = turns[-1].tokens
-    return tuple(turns)
+    return tuple(transcript.turns)

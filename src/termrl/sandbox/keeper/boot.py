@@ -1,4 +1,4 @@
-"""How one sandbox comes to be: its first process builds the root, goes into it and becomes `sleep`.
+"""How one sandbox comes to be: its first process builds the root, goes into it and becomes `init`.
 
 As root, everything is mounted with the host's rights first and the user namespace is entered last, so what
 runs inside has no right over any of its namespaces and is never the host's root. As an ordinary user the
@@ -17,11 +17,14 @@ import struct
 from typing import NoReturn
 
 from . import kernel
+from .cgroups import Group
 from .messages import BootPlan
 
 # Host ids that the ids 0..65535 inside stand for when the keeper runs as root: nobody's, on any host.
 MAPPED_IDS = 1_879_048_192
 MAPPED_COUNT = 65_536
+
+INIT = "/opt/termrl/init"
 
 # Hidden under the memory file system while it holds the root being built; only in the sandbox's own view.
 _STAGING = "/tmp"
@@ -71,9 +74,11 @@ def namespaces(network: bool) -> int:
     return own if network else own | kernel.NEW_NET
 
 
-def boot(plan: BootPlan, channel: socket.socket, as_root: bool) -> NoReturn:
+def boot(plan: BootPlan, channel: socket.socket, as_root: bool, group: Group | None) -> NoReturn:
     """Runs as the first process of the new namespaces. Says 'u' to have its ids mapped, 'r' when ready."""
     try:
+        if group is not None:
+            group.join()
         if not as_root:
             _enter_user_namespace(channel)
         _build_root(plan, as_root)
@@ -83,25 +88,28 @@ def boot(plan: BootPlan, channel: socket.socket, as_root: bool) -> NoReturn:
         if as_root:
             os.unshare(kernel.NEW_USER)
             _enter_user_namespace(channel)
-        limit(plan["pids_limit"], kernel.GUARDED_CAPABILITIES)
-        # Children it adopts are reaped by the kernel: sleep never waits for anyone.
+        limit(plan["pids_limit"], None, kernel.GUARDED_CAPABILITIES)
+        # Children it adopts are reaped by the kernel: init never waits for anyone.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
         null = os.open("/dev/null", os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(null, stream)
         kernel.die_with_parent()
         channel.sendall(b"r")
-        os.execve("/usr/bin/sleep", ["sleep", "infinity"], {})
+        os.execve(INIT, ["init"], plan["labels"])
     except BaseException as error:
         with contextlib.suppress(OSError):
             channel.sendall(f"e{_sentence(error)}".encode())
     os._exit(1)
 
 
-def limit(pids: int, capabilities: frozenset[int]) -> None:
-    """What every process inside is bound by. Counted per user namespace, that is per sandbox."""
+def limit(pids: int, memory_mb: int | None, capabilities: frozenset[int]) -> None:
+    """What every process inside is bound by. Processes are counted per user namespace: per sandbox."""
     resource.setrlimit(resource.RLIMIT_NPROC, (pids, pids))
+    if memory_mb is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_mb << 20, memory_mb << 20))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     kernel.limit_capabilities(capabilities)
 
@@ -147,7 +155,7 @@ def _build_root(plan: BootPlan, as_root: bool) -> None:
         if os.path.realpath(target) != target:
             raise OSError(f"the mount target {bind['target']} leads through a link")
         if not os.path.exists(target):
-            os.makedirs(target)
+            _make_mount_point(target, f"/proc/self/fd/{source}")
         kernel.bind(f"/proc/self/fd/{source}", target, read_only=bind["read_only"])
     _mount_devices(f"{root}/dev", owner)
     kernel.mount("proc", f"{root}/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
@@ -163,13 +171,22 @@ def _build_root(plan: BootPlan, as_root: bool) -> None:
             os.fchown(file.fileno(), owner, owner)
 
 
+def _make_mount_point(target: str, source: str) -> None:
+    if os.path.isdir(source):
+        os.makedirs(target)
+        return
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+
+
 def _mount_layers(plan: BootPlan, root: str, owner: int, layers: int, as_root: bool) -> None:
     if not plan["overlay"]:
         if plan["keep_in"] is not None:
             kernel.bind(f"/proc/self/fd/{layers}/{plan['keep_in']}", root, read_only=False)
         else:
             kernel.bind(root, root, read_only=False)  # only a mount can become the root
-            copy_tree(plan["lowers"][0], root)
+            for lower in reversed(plan["lowers"]):
+                copy_tree(lower, root)
         os.chown(root, owner, owner)
         return
     changes = _STAGING if plan["keep_in"] is None else f"/proc/self/fd/{layers}/{plan['keep_in']}"
@@ -191,16 +208,18 @@ def copy_tree(source: str, target: str) -> None:
     for entry in os.scandir(source):
         path = f"{target}/{entry.name}"
         status = entry.stat(follow_symlinks=False)
+        if os.path.lexists(path) and (os.path.islink(path) or not entry.is_dir()):
+            os.unlink(path)
         if entry.is_symlink():
             os.symlink(os.readlink(entry.path), path)
         elif entry.is_dir():
-            os.mkdir(path)
+            os.makedirs(path, exist_ok=True)
             copy_tree(entry.path, path)
         elif entry.is_file():
             shutil.copyfile(entry.path, path)
         else:
             continue
-        if os.geteuid() == 0 and status.st_uid == MAPPED_IDS:
+        if os.geteuid() == 0 and status.st_uid >= MAPPED_IDS:
             os.chown(path, status.st_uid, status.st_gid, follow_symlinks=False)
         if not entry.is_symlink():
             os.chmod(path, status.st_mode & 0o7777)

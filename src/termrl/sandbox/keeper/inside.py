@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from . import kernel
 from .boot import become_root, limit, namespaces
+from .cgroups import Group
 from .messages import CommandPlan
 
 # How a helper tells the keeper the child's pid, or why there is none.
@@ -36,6 +37,8 @@ class Sandbox:
     pidfd: int
     network: bool
     as_root: bool
+    group: Group | None = None
+    deadline: float | None = None
     view: int | None = None
 
     def close(self) -> None:
@@ -112,6 +115,8 @@ def _own_pidfd() -> int:
 
 
 def _enter(sandbox: Sandbox, body: Callable[[], None], keep_rights: bool) -> None:
+    if sandbox.group is not None and not keep_rights:
+        sandbox.group.join()
     flags = namespaces(sandbox.network) & ~kernel.NEW_PID
     if sandbox.as_root and not keep_rights:
         flags |= kernel.NEW_USER
@@ -152,16 +157,18 @@ def program(plan: CommandPlan, stdout: int, stderr: int, guarded: bool) -> Calla
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
         capabilities = kernel.GUARDED_CAPABILITIES if guarded else kernel.AGENT_CAPABILITIES
-        limit(plan["pids_limit"], capabilities)
+        limit(plan["pids_limit"], plan["process_memory_mb"], capabilities)
+        if plan["cpu_set"]:
+            os.sched_setaffinity(0, plan["cpu_set"])
         kernel.adopt_orphans()
-        for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
+        for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         env = dict(plan["env"])
         try:
             if plan["user"] not in ("root", 0):
                 env["HOME"] = _take_user(plan["user"])
             os.chdir(plan["cwd"])
-            os.execve(plan["argv"][0], plan["argv"], env)
+            _become(plan["argv"], env)
         except OSError as error:
             os.write(2, f"sandbox: cannot run as {plan['user']} in {plan['cwd']}: {error}\n".encode())
             raise SystemExit(126) from error
@@ -169,18 +176,45 @@ def program(plan: CommandPlan, stdout: int, stderr: int, guarded: bool) -> Calla
     return body
 
 
+def _become(argv: list[str], env: dict[str, str]) -> NoReturn:
+    try:
+        os.execve(argv[0], argv, env)
+    except FileNotFoundError:
+        if argv[0] == "/bin/bash":  # an image may have none
+            os.execve("/bin/sh", ["/bin/sh", *argv[1:]], env)
+        os.execvpe(argv[0], argv, env)
+
+
 def _take_user(user: str | int) -> str:
-    with open("/etc/passwd") as passwd:
-        rows = [line.rstrip("\n").split(":") for line in passwd if line.count(":") == 6]
-    for row in rows:
-        if str(user) in (row[0], row[2]):
-            uid, gid, home = int(row[2]), int(row[3]), row[5]
-            break
-    else:
-        if not str(user).isdigit():
-            raise OSError(f"there is no user {user} in /etc/passwd")
-        uid, gid, home = int(user), int(user), "/"
+    uid, gid, home = ids_of(str(user))
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     return home
+
+
+def ids_of(owner: str) -> tuple[int, int, str]:
+    """The ids and the home of `user` or `user:group`, by name or number, as the sandbox's files have them."""
+    user, _, group = owner.partition(":")
+    row = _row("/etc/passwd", user, 7)
+    if row is not None:
+        uid, gid, home = int(row[2]), int(row[3]), row[5]
+    elif user.isdigit():
+        uid, gid, home = int(user), int(user), "/"
+    else:
+        raise OSError(f"there is no user {user} in /etc/passwd")
+    if group:
+        named = _row("/etc/group", group, 4)
+        if named is None and not group.isdigit():
+            raise OSError(f"there is no group {group} in /etc/group")
+        gid = int(named[2]) if named is not None else int(group)
+    return uid, gid, home
+
+
+def _row(path: str, key: str, fields: int) -> list[str] | None:
+    try:
+        with open(path, errors="replace") as file:
+            rows = [line.rstrip("\n").split(":") for line in file]
+    except OSError:
+        return None
+    return next((row for row in rows if len(row) == fields and key in (row[0], row[2])), None)

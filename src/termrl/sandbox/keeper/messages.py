@@ -8,6 +8,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any, TypedDict
 
+from .cgroups import Limits
+
 LENGTH = struct.Struct("<Q")
 
 
@@ -32,6 +34,14 @@ class BootPlan(TypedDict):
     network: bool
     storage_mb: int
     pids_limit: int
+    # For control groups; None where the task asks for nothing that needs one.
+    limits: Limits | None
+    # For rlimits, of each process: what stands in for the group where there is none.
+    process_memory_mb: int | None
+    # Seconds after which the sandbox is ended, whoever still wants it.
+    lifetime: float | None
+    # The variables of the first process: whose sandbox this is.
+    labels: dict[str, str]
 
 
 class CommandPlan(TypedDict):
@@ -40,6 +50,9 @@ class CommandPlan(TypedDict):
     env: dict[str, str]
     user: str | int
     pids_limit: int
+    process_memory_mb: int | None
+    # The processors it may run on, where cpus can't be limited by a group; empty is any.
+    cpu_set: list[int]
 
 
 def encode(message: dict[str, Any]) -> bytes:

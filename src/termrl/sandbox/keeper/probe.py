@@ -5,7 +5,8 @@ import socket
 from typing import TypedDict
 
 from . import kernel
-from .boot import mount_overlay, namespaces, privileged, write_id_maps
+from .boot import MAPPED_COUNT, mount_overlay, namespaces, privileged, write_id_maps
+from .cgroups import available_controllers
 
 _WORK = "/tmp"
 
@@ -17,11 +18,24 @@ class Findings(TypedDict):
     namespaces: str
     proc: str
     overlay: str
+    # Each controller that sandboxes can be limited by, with the version of control groups it is had by.
+    cgroups: dict[str, int]
+    # How many users a sandbox has.
+    ids: int
 
 
 def probe() -> Findings:
     as_root = privileged()
-    findings: Findings = {"as_root": as_root, "namespaces": "", "proc": "", "overlay": ""}
+    findings: Findings = {
+        "as_root": as_root,
+        "namespaces": "",
+        "proc": "",
+        "overlay": "",
+        "cgroups": {},
+        "ids": 1,
+    }
+    findings["ids"] = MAPPED_COUNT if as_root else 1
+    findings["cgroups"] = available_controllers()
     here, there = socket.socketpair()
     try:
         flags = namespaces(network=False) | (0 if as_root else kernel.NEW_USER)

@@ -15,32 +15,40 @@ from typing import Any
 
 from . import kernel, transfer
 from .boot import boot, namespaces, privileged, root_id, write_id_maps
+from .cgroups import ControlGroups, Group
 from .commands import Command, Job, exit_code, start
 from .inside import NoSuchSandbox, Sandbox, spawn, spawn_on_host
 from .messages import BootPlan, decode, encode
 from .probe import probe
+from .signs import find_signs, host_links
 from .terminal import end_terminal
 from .view import open_view
 
 _RECEIVE = 1 << 16
+_ENDING_SECONDS = 2.0
 
 
 class Keeper:
-    def __init__(self, client: socket.socket, parent: int) -> None:
+    def __init__(self, client: socket.socket, parent: int, label: str) -> None:
         self._client = client
+        self._label = label
+        self._cgroups: ControlGroups | None = None
+        self._ending_groups: list[Group] = []
         self._inbox = bytearray()
         self._poll = select.epoll()
         self._watched: dict[int, Callable[[], None]] = {}
         self._as_root = privileged()
         self._sandboxes: dict[str, Sandbox] = {}
         self._commands: dict[int, Command] = {}
+        self._signs: dict[str, list[str]] = {}
         self._jobs: dict[int, Job] = {}
         self._stopping: dict[str, int] = {}
         self._booting: dict[str, Sandbox] = {}
+        self._number = 0
         self._watch(client.fileno(), self._receive)
-        self._watch(os.pidfd_open(parent), self._leave)
+        self._watch(os.pidfd_open(parent), self.leave)
         if os.getppid() != parent:
-            self._leave()
+            self.leave()
 
     def run(self) -> None:
         while True:
@@ -59,9 +67,41 @@ class Keeper:
         self._poll.unregister(fd)
         os.close(fd)
 
-    def _leave(self) -> None:
-        # Every sandbox's first process dies with this one, and takes its namespace along.
+    def leave(self) -> None:
+        # Every sandbox's first process dies with this one, and takes its namespace along; groups would stay.
+        if self._cgroups is not None:
+            self._remove_groups(self._cgroups)
         os._exit(0)
+
+    def _remove_groups(self, cgroups: ControlGroups) -> None:
+        for sandbox in (*self._sandboxes.values(), *self._booting.values()):
+            with contextlib.suppress(OSError):
+                os.kill(sandbox.pid, signal.SIGKILL)
+            if sandbox.group is not None:
+                self._ending_groups.append(sandbox.group)
+        end = time.monotonic() + _ENDING_SECONDS
+        while self._ending_groups and time.monotonic() < end:
+            # A namespace ends when the last of its processes is waited for, and commands are our children.
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            self._ending_groups = [group for group in self._ending_groups if not group.close()]
+            time.sleep(0.005)
+        cgroups.close()
+
+    def _open_group(self, name: str, plan: BootPlan) -> Group | None:
+        if plan["limits"] is None:
+            return None
+        if self._cgroups is None:
+            self._cgroups = ControlGroups(self._label)
+        return self._cgroups.open(name, plan["limits"])
+
+    def _close_group(self, group: Group | None) -> None:
+        """Those that are not empty yet are looked at again when the next one closes."""
+        if group is not None:
+            self._ending_groups.append(group)
+        if self._ending_groups:
+            self._ending_groups = [group for group in self._ending_groups if not group.close()]
 
     def _receive(self) -> None:
         try:
@@ -69,7 +109,7 @@ class Keeper:
         except ConnectionError:
             chunk = b""
         if not chunk:
-            self._leave()
+            self.leave()
         self._inbox += chunk
         for message in decode(self._inbox):
             request = message.pop("id")
@@ -85,7 +125,7 @@ class Keeper:
         try:
             self._client.sendall(encode({"id": request, **fields}))
         except (BrokenPipeError, ConnectionError):
-            self._leave()
+            self.leave()
 
     def _sandbox(self, name: str) -> Sandbox:
         if name not in self._sandboxes:
@@ -100,11 +140,14 @@ class Keeper:
     def _do_boot(self, request: int, name: str, plan: BootPlan) -> None:
         here, there = socket.socketpair()
         flags = namespaces(plan["network"]) | (0 if self._as_root else kernel.NEW_USER)
+        self._number += 1
+        group = self._open_group(f"{os.getpid()}-{self._number}", plan)
         pid = kernel.clone(flags)
         if pid == 0:
-            boot(plan, there, self._as_root)
+            boot(plan, there, self._as_root, group)
         there.close()
-        sandbox = Sandbox(name, pid, os.pidfd_open(pid), plan["network"], self._as_root)
+        deadline = None if plan["lifetime"] is None else time.monotonic() + plan["lifetime"]
+        sandbox = Sandbox(name, pid, os.pidfd_open(pid), plan["network"], self._as_root, group, deadline)
         self._booting[name] = sandbox
         channel = here.detach()
         said = bytearray()
@@ -122,7 +165,7 @@ class Keeper:
         elif chunk:
             said += chunk
         elif said == b"r":
-            # The channel closed because the first process became `sleep`: it is all there.
+            # The channel closed because the first process became `init`: it is all there.
             self._forget(channel)
             self._sandboxes[sandbox.name] = self._booting.pop(sandbox.name)
             self._watch(sandbox.pidfd, lambda: self._on_end(sandbox))
@@ -136,6 +179,7 @@ class Keeper:
         del self._booting[sandbox.name]
         os.waitpid(sandbox.pid, 0)
         sandbox.close()
+        self._close_group(sandbox.group)
         self._answer(request, error=f"the sandbox could not be made: {why}")
 
     def _do_stop(self, request: int, name: str) -> None:
@@ -153,6 +197,7 @@ class Keeper:
         self._poll.unregister(sandbox.pidfd)
         del self._watched[sandbox.pidfd], self._sandboxes[sandbox.name]
         sandbox.close()
+        self._close_group(sandbox.group)
         if sandbox.name in self._stopping:
             self._answer(self._stopping.pop(sandbox.name), ok=True)
 
@@ -203,7 +248,9 @@ class Keeper:
                 self._forget(stream)
 
     def _time_to_deadline(self) -> float | None:
-        deadlines = [command.deadline for command in self._commands.values() if command.deadline is not None]
+        ends = [command.deadline for command in self._commands.values()]
+        ends += [sandbox.deadline for sandbox in self._sandboxes.values()]
+        deadlines = [end for end in ends if end is not None]
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _end_overdue(self) -> None:
@@ -213,16 +260,30 @@ class Keeper:
                 command.deadline = None
                 command.timed_out = True
                 command.end()
+        for sandbox in self._sandboxes.values():
+            if sandbox.deadline is not None and sandbox.deadline <= now:
+                sandbox.deadline = None
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(sandbox.pid, signal.SIGKILL)
 
     # Files
 
-    def _do_upload(self, request: int, name: str, source: str, target: str, directory: bool) -> None:
+    def _do_upload(
+        self,
+        request: int,
+        name: str,
+        source: str,
+        target: str,
+        directory: bool,
+        owner: str = "",
+        mode: int | None = None,
+    ) -> None:
         pack, unpack = _FILE_ENDS[directory]
         self._transfer(
             request,
             self._sandbox(name),
             lambda stream: pack(source, stream),
-            lambda stream: unpack(target, stream, on_host=False),
+            lambda stream: unpack(target, stream, on_host=False, owner=owner, mode=mode),
             inward=True,
         )
 
@@ -289,9 +350,10 @@ class Keeper:
 
     # Verification
 
-    def _do_prepare_verification(self, request: int, name: str) -> None:
+    def _do_prepare_verification(self, request: int, name: str, workdir: str) -> None:
         sandbox = self._sandbox(name)
         sandbox.close_view()
+        links = host_links()
         errors, complaints = os.pipe()
         here, there = socket.socketpair()
         owner = root_id(self._as_root)
@@ -300,7 +362,8 @@ class Keeper:
             os.dup2(complaints, 2)
             here.close()
             end_terminal()
-            socket.send_fds(there, [b"v"], [open_view(owner)])
+            signs = "\0".join(find_signs(workdir, links)).encode()
+            socket.send_fds(there, [b"v", signs], [open_view(owner)])
 
         try:
             worker = spawn(sandbox, body, keep_rights=True)
@@ -315,10 +378,15 @@ class Keeper:
         self._work(Job(request, {worker}, errors))
 
     def _on_view(self, sandbox: Sandbox, channel: socket.socket) -> None:
-        _, fds, _, _ = socket.recv_fds(channel, 1, 1)
+        said, fds, _, _ = socket.recv_fds(channel, _RECEIVE, 1)
         self._forget(channel.detach())
         if fds:
             sandbox.view = fds[0]
+            self._signs[sandbox.name] = [sign for sign in said[1:].decode().split("\0") if sign]
+
+    def _do_signs(self, request: int, name: str) -> None:
+        """What the last preparation of a verification found that the agent had left for it."""
+        self._answer(request, signs=self._signs.pop(name, []))
 
     def _do_end_verification(self, request: int, name: str) -> None:
         self._sandbox(name).close_view()
@@ -335,9 +403,11 @@ def main() -> None:
     # It was inherited to get here; what runs in a sandbox must not inherit it in turn.
     os.set_inheritable(int(sys.argv[1]), False)
     client = socket.socket(fileno=int(sys.argv[1]))
-    parent = int(sys.argv[2])
+    parent, label = int(sys.argv[2]), sys.argv[3]
     # When memory runs out it is a sandbox that has to give way, not the training process.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as setting:
         setting.write("300")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Keeper(client, parent).run()
+    keeper = Keeper(client, parent, label)
+    signal.signal(signal.SIGTERM, lambda number, frame: keeper.leave())
+    keeper.run()

@@ -9,7 +9,10 @@ import os
 import shutil
 import stat
 import tarfile
+from collections.abc import Callable
 from typing import IO
+
+from .inside import ids_of
 
 
 class _Padded:
@@ -37,9 +40,18 @@ def pack_file(source: str, stream: int) -> None:
         _add(archive, os.path.realpath(source), os.path.basename(source))
 
 
-def unpack_directory(target: str, stream: int, *, on_host: bool) -> None:
-    """Write the archive's entries below `target`. On the host, links that lead out of it are left out."""
+def unpack_directory(
+    target: str, stream: int, *, on_host: bool, owner: str = "", mode: int | None = None
+) -> None:
+    """Write the archive's entries below `target`. On the host, links that lead out of it are left out.
+
+    Inside, they can be made `owner`'s, and be given all the same `mode`.
+    """
+    made = _missing_parents(target)
     os.makedirs(target, exist_ok=True)
+    give = _giving(owner)
+    for path in made:
+        give(path)
     directories = []
     with _reader(stream) as archive:
         for member in archive:
@@ -49,6 +61,9 @@ def unpack_directory(target: str, stream: int, *, on_host: bool) -> None:
             if not member.isdir():
                 _make_way(path)
             archive.extract(member, target, set_attrs=False, filter="fully_trusted")
+            if mode is not None:
+                member.mode = mode
+            give(path)
             if member.isdir():
                 directories.append((member, path))
             else:
@@ -58,7 +73,7 @@ def unpack_directory(target: str, stream: int, *, on_host: bool) -> None:
         _set_attributes(member, path, on_host)
 
 
-def unpack_file(target: str, stream: int, *, on_host: bool) -> None:
+def unpack_file(target: str, stream: int, *, on_host: bool, owner: str = "", mode: int | None = None) -> None:
     """Write the one file of the archive to `target`, or into it where that is a directory."""
     with _reader(stream) as archive:
         member = archive.next()
@@ -66,13 +81,34 @@ def unpack_file(target: str, stream: int, *, on_host: bool) -> None:
             return
         if target.endswith("/") or os.path.isdir(target):
             target = os.path.join(target, member.name)
+        give = _giving(owner)
+        made = _missing_parents(os.path.dirname(target) or ".")
         os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
         _make_way(target)
         content = archive.extractfile(member)
         assert content is not None
         with open(target, "xb") as file:
             shutil.copyfileobj(content, file, 1 << 20)
+        if mode is not None:
+            member.mode = mode
+        for path in (*made, target):
+            give(path)
         _set_attributes(member, target, on_host)
+
+
+def _missing_parents(path: str) -> list[str]:
+    missing = []
+    while path and path != "/" and not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return missing
+
+
+def _giving(owner: str) -> Callable[[str], None]:
+    if not owner:
+        return lambda path: None
+    uid, gid, _ = ids_of(owner)
+    return lambda path: os.chown(path, uid, gid, follow_symlinks=False)
 
 
 def _writer(stream: int) -> tarfile.TarFile:

@@ -1,0 +1,57 @@
+"""From a run's settings to its backend: chosen, checked, fit for every task, nothing left over in its way."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from termrl.sandbox.backends import LOCAL, Backend, BadEnvironmentSetting, parse_pairs
+from termrl.sandbox.fitness import Task, refuse_unfit
+from termrl.sandbox.interface import SandboxFactory
+from termrl.sandbox.leftovers import ENGINES, reap
+from termrl.sandbox.lifetime import lifetime_seconds
+from termrl.sandbox.readiness import require_backend
+
+
+class SandboxSettings(Protocol):
+    """The settings that say where sandboxes run."""
+
+    @property
+    def environment_type(self) -> str: ...
+
+    @property
+    def environment_kwargs(self) -> tuple[str, ...] | None: ...
+
+    @property
+    def base_images(self) -> tuple[str, ...] | None: ...
+
+    @property
+    def sandbox_timeout(self) -> int | None: ...
+
+
+def choose_backend(settings: SandboxSettings, factory: SandboxFactory | None = None) -> Backend:
+    """The backend of these settings; raises where a setting would be ignored or means nothing."""
+    kwargs: dict[str, Any] = parse_pairs(settings.environment_kwargs, "environment_kwargs", as_json=True)
+    images = parse_pairs(settings.base_images, "base_images", as_json=False)
+    if images:
+        if settings.environment_type != LOCAL or factory is not None:
+            raise BadEnvironmentSetting(
+                f"base_images is set, and only environment_type={LOCAL} looks images up there: leave it out."
+            )
+        kwargs["base_images"] = images
+    backend = Backend(settings.environment_type, kwargs, settings.sandbox_timeout, factory=factory)
+    backend.check()
+    return backend
+
+
+def make_ready(backend: Backend, tasks: Sequence[Task]) -> None:
+    """Refuses what could not work, then removes what dead runs left on this host."""
+    require_backend(backend)
+    refuse_unfit(tasks, backend)
+    reap(engines=tuple(name for name in ENGINES if name == backend.environment_type))
+
+
+def environment_settings(backend: Backend, tasks: Sequence[Task]) -> Mapping[str, Any]:
+    """What the rollouts' settings say of it: how Harbor is told, long-lived enough for every task."""
+    longest = max((lifetime_seconds(task.config, backend.agent_timeout) for task in tasks), default=None)
+    config = backend.environment_config(lifetime=longest)
+    kind = config.import_path or (config.type.value if config.type is not None else LOCAL)
+    return {"environment": kind, "environment_settings": tuple(config.kwargs.items())}
