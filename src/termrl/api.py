@@ -19,6 +19,7 @@ import chz
 import tinker
 
 from termrl.agents.choice import import_path_of
+from termrl.agents.tools import tools_of
 from termrl.cache import cache_directory
 from termrl.config import EvalConfig, RolloutConfig, TrainConfig
 from termrl.engine.catalog import resolve_model
@@ -54,7 +55,8 @@ from termrl.rollout.replay import ReplayReport, replay
 from termrl.rollout.reward import RewardRule, load_reward_function
 from termrl.rollout.runner import RolloutRunner
 from termrl.rollout.settings import RolloutSettings
-from termrl.sandbox.choice import choose_backend, environment_settings, make_ready
+from termrl.sandbox.backends import Backend
+from termrl.sandbox.choice import choose_backend, environment_settings, make_ready, start_from_snapshots
 from termrl.sandbox.interface import SandboxFactory
 from termrl.sandbox.labels import labelled_run
 from termrl.settings import to_dict
@@ -115,6 +117,7 @@ async def train(
 
         try:
             async with _service(config, run.path / "engine", run.path / "engine.log") as service:
+                backend = await _with_snapshots(config, backend, every_task, progress)
                 where = environment_settings(backend, every_task)
                 pool = await _pool(config, service, model.renderer, run, where)
                 training = Training(
@@ -238,6 +241,7 @@ async def _evaluate_one(
                 stop=model.renderer.get_stop_token_ids(),
                 temperature=config.temperature,
             )
+            backend = await _with_snapshots(config, backend, tasks, progress)
             where = environment_settings(backend, tasks)
             pool = await _pool(config, client, model.renderer, run, where)
             return await run_evaluation(
@@ -411,6 +415,15 @@ async def _service(
     ) as engine:
         with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as client:
             yield client
+
+
+async def _with_snapshots(
+    config: RolloutConfig, backend: Backend, tasks: Sequence[HarborTask], progress: Progress
+) -> Backend:
+    if not config.snapshots:
+        return backend
+    agent = tools_of(config.agent, backend.environment_type).key
+    return await start_from_snapshots(backend, tasks, agent, progress.note)
 
 
 async def _pool(

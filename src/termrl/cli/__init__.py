@@ -28,6 +28,15 @@ COMMANDS = {
         "termrl.cli.replay",
         "type a stored rollout's answers again in a fresh sandbox, without a model",
     ),
+    "snapshot create": (
+        "termrl.cli.snapshot_create",
+        "build the environments of a dataset once, to start from",
+    ),
+    "snapshot list": ("termrl.cli.snapshot_list", "list the snapshots"),
+    "snapshot inspect": ("termrl.cli.snapshot_inspect", "show all that is known of a snapshot"),
+    "snapshot renew": ("termrl.cli.snapshot_renew", "let snapshots live longer"),
+    "snapshot destroy": ("termrl.cli.snapshot_destroy", "remove snapshots"),
+    "snapshot sync": ("termrl.cli.snapshot_sync", "bring records and snapshots into step"),
     "sandbox list": ("termrl.cli.sandbox_list", "list what runs have open, and what a crash left behind"),
     "sandbox reap": ("termrl.cli.sandbox_reap", "remove what runs that are gone left behind"),
     "images import": ("termrl.cli.images_import", "import a root file system for the local sandbox"),
@@ -92,7 +101,7 @@ def _read_dotenv() -> None:
 
 
 def usage() -> str:
-    lines = [f"  {name:<14}{text}" for name, (_, text) in COMMANDS.items()]
+    lines = [f"  {name:<18}{text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(
         [
             "Train and evaluate open-weight models as terminal agents on Harbor tasks.",

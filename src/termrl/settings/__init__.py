@@ -174,7 +174,7 @@ def build[Config: RolloutConfig](
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        if isinstance(value, Mapping) and f"{prefix}{name}" not in all_settings():
+        if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{name}.")
         else:
             flat[f"{prefix}{name}"] = value
