@@ -249,7 +249,7 @@ class Bench:
 
     async def _cpu(self) -> float:
         _say("cpu: 50 turns of 30k tokens")
-        await self._run_ours((0.0,) * 2, "local")
+        await self._run_ours((0.0,) * 3, "local")
         began = time.process_time()
         await self._long_rollout(50)
         return time.process_time() - began
@@ -259,7 +259,7 @@ class Bench:
         from termrl.policy.asking import Policy
         from termrl.policy.budget import ContextBudget
 
-        await self._run_ours((0.0,) * 2, "local")
+        await self._run_ours((0.0,) * 3, "local")
         gc.collect()
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]

@@ -30,7 +30,7 @@ IMAGE = "termrl-bench/small:1"
 ROOT = Path(__file__).resolve().parents[1]
 MANY = 200
 TASK = {
-    "task.toml": '[environment]\nnetwork_mode = "no-network"\n',
+    "task.toml": '[environment]\nnetwork_mode = "no-network"\nmemory_mb = 512\nstorage_mb = 512\n',
     "instruction.md": "nothing\n",
     "tests/test.sh": "true\n",
     "environment/Dockerfile": f"FROM {IMAGE}\nRUN echo built > /built\n",

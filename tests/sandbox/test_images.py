@@ -175,6 +175,7 @@ def test_a_tar_that_leads_away_writes_nothing_outside(tmp_path: Path) -> None:
             member = tarfile.TarInfo(name)
             member.type = tarfile.DIRTYPE if link is None else tarfile.SYMTYPE
             member.linkname = link or ""
+            member.mode = 0o755
             archive.addfile(member)
         for name in ("up/planted", "away/planted", "../planted", "/etc/fine"):
             member = tarfile.TarInfo(name)

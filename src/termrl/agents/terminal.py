@@ -39,19 +39,21 @@ class KeysNotSent(RuntimeError):
 
 
 class LeanTmuxSession(TmuxSession):
-    def __init__(self, *args: Any, early_return: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, early_return: bool = False, logged: bool = True, **kwargs: Any) -> None:
+        """`logged` has everything that the terminal shows written to `logging_path`, as stock does."""
         super().__init__(*args, **kwargs)
         self._early_return = early_return
+        self._logged = logged
         self._border = uuid.uuid4().hex
         self._look: _Look | None = None
         self._alive: bool | None = None
         self._pane = ""
 
     async def start(self) -> None:
-        start = (
-            f"{self._tmux_start_session} \\; set-option -g history-limit {_HISTORY_LIMIT} \\; "
-            f"display-message -p -t {self._session_name} '{_PANE_FORMAT}'"
-        )
+        begin, _, log = self._tmux_start_session.partition(" \\; ")
+        say_pane = f"display-message -p -t {self._session_name} '{_PANE_FORMAT}'"
+        limit = f"set-option -g history-limit {_HISTORY_LIMIT}"
+        start = " \\; ".join([begin, *([log] if self._logged else []), limit, say_pane])
         script = (
             f"command -v tmux >/dev/null 2>&1 || exit {_NO_TMUX}\n{FUNCTIONS}\n"
             f"pane=$({start}) || exit 1; set -- $pane; shell_pid=$1 tmux_pid=$2 pane_tty=$3\n"

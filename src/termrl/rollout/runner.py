@@ -38,7 +38,6 @@ from termrl.sandbox.interface import HarborSandbox
 
 _TAILS = (("exception.txt", 3000), ("trial.log", 1000))
 """What is kept of the logs of a trial that infrastructure broke: the last characters of each."""
-_STOP_AT_ONCE = "docker-compose.stop.yaml"
 
 
 class Task(Protocol):
@@ -206,8 +205,7 @@ def _environment_config(settings: RolloutSettings) -> EnvironmentConfig:
         raise UserError(
             f"there is no sandbox of type '{settings.environment}'; there are {known}."
         ) from error
-    overlays = [Path(__file__).with_name(_STOP_AT_ONCE)] if kind is EnvironmentType.DOCKER else []
-    return EnvironmentConfig(type=kind, kwargs=options, extra_docker_compose=overlays)
+    return EnvironmentConfig(type=kind, kwargs=options)
 
 
 def _rollout(

@@ -93,7 +93,10 @@ class LabelledDocker(DockerEnvironment):
         names = {MAIN_SERVICE_NAME, *(name for each in written for name in each.get("services") or {})}
         if self._enable_egress_control:
             names.add(self._EGRESS_CONTROL_SERVICE_NAME)
-        services: dict[str, dict[str, Any]] = {name: {"labels": labels} for name in sorted(names)}
+        # A shell that waits as a container's first process ignores being asked to stop: don't wait for it.
+        services: dict[str, dict[str, Any]] = {
+            name: {"labels": labels, "stop_grace_period": "0s"} for name in sorted(names)
+        }
         networks = {name for each in written for name in each.get("networks") or {}} | {"default"}
         document: dict[str, Any] = {
             "services": services,

@@ -331,22 +331,25 @@ class LocalEnvironment(BaseEnvironment):
         return self._effective_storage_mb or _DEFAULT_STORAGE_MB
 
     def _limits(self) -> Limits | None:
-        """What a control group has to see to. Files are in memory, so the two limits are one there."""
-        memory = self._effective_memory_mb
+        """What a control group has to see to, if the task asks for anything: entering one takes time.
+
+        Files are in memory, so the limits of the two are one there.
+        """
+        cpus, memory = self._effective_cpus, self._effective_memory_mb
         limits: Limits = {
-            "cpus": self._effective_cpus if "cpu" in self._controllers else None,
-            "memory_mb": (memory or _DEFAULT_MEMORY_MB) + self._storage_mb,
+            "cpus": cpus if "cpu" in self._controllers else None,
+            "memory_mb": memory + self._storage_mb if memory and "memory" in self._controllers else None,
             "pids": None,
         }
-        if "memory" not in self._controllers:
-            limits["memory_mb"] = None
         return limits if any(value is not None for value in limits.values()) else None
 
     @property
     def _process_memory_mb(self) -> int | None:
-        if "memory" in self._controllers:
-            return None
-        return self._effective_memory_mb or _DEFAULT_MEMORY_MB
+        """Of each process: for a task that names no limit, or where no group can hold it to what it names."""
+        memory = self._effective_memory_mb
+        if memory is None:
+            return _DEFAULT_MEMORY_MB
+        return None if "memory" in self._controllers else memory
 
     @property
     def _cpu_set(self) -> list[int]:
