@@ -77,7 +77,8 @@ def test_the_home_directory_is_expanded() -> None:
     ("argument", "sentence"),
     [
         ("group_sise=3", "There is no setting 'group_sise': did you mean group_size?"),
-        ("epochs=3", "There is no setting 'epochs': did you mean warmup.epochs?"),
+        ("epochs=3", "There is no setting 'epochs': did you mean n_epochs?"),
+        ("demonstrations=3", "did you mean warmup.n_demonstrations?"),
         ("warm_up.enabled=true", "did you mean warmup.enabled"),
         ("xyzzy=3", "`--help` lists them all"),
         ("quickstart", "'quickstart' is not a setting: settings are written key=value"),

@@ -113,7 +113,7 @@ def _resolve(arguments: list[str]) -> "TrainConfig":
     from termrl.learn.resume import RunExistsError, free_name, settle
     from termrl.store import Run
 
-    behaviour = config.behavior_if_run_exists
+    behaviour: str = config.behavior_if_run_exists
     if behaviour == "ask":
         behaviour = _ask(config)
     if behaviour == "error":

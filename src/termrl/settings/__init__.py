@@ -222,6 +222,9 @@ def _did_you_mean(key: str, settings: Mapping[str, Setting]) -> str:
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.6) or [
         last[name] for name in difflib.get_close_matches(key, last, n=2, cutoff=0.75)
     ]
+    # With many settings there is always a third cousin: only those nearly as close as the closest are named.
+    alike = [difflib.SequenceMatcher(None, key, name).ratio() for name in close]
+    close = [name for name, ratio in zip(close, alike, strict=True) if ratio >= 0.9 * alike[0]]
     if not close:
         return ": `--help` lists them all."
     return f": did you mean {' or '.join(close)}?"
