@@ -507,7 +507,8 @@ async def _pool(
     limit = await _context_limit(config, service)
     run.record_fact("context_limit", limit)
     settings = _rollout_settings(config, limit, run.path / "trials", where)
-    return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
+    runner = RolloutRunner(settings, renderer)
+    return RolloutPool(runner, concurrency=config.n_parallel_envs, prewarm=config.prewarm)
 
 
 async def _context_limit(config: RolloutConfig, service: tinker.ServiceClient) -> int:

@@ -18,10 +18,16 @@ from harbor.environments.factory import EnvironmentFactory
 from harbor.models.trial.paths import TrialPaths
 
 from termrl.sandbox.backends import Backend
+from termrl.sandbox.freezing import AgentTools, find_snapshots, freeze, synchronize
+from termrl.sandbox.images import ImageStore
+from termrl.sandbox.keeper.boot import privileged, root_id
 from termrl.sandbox.labels import EXPIRES, OWNER, RUN, labelled_run
+from termrl.sandbox.layers import LayerStore
 from termrl.sandbox.leftovers import find, reap
 from termrl.sandbox.lifetime import task_config_beside
 from termrl.sandbox.readiness import check_backend, require_backend
+from termrl.sandbox.snapshots import SnapshotStore, hand_over
+from termrl.tasks.task import HarborTask, load_harbor_task
 
 pytestmark = pytest.mark.docker
 Make = Callable[..., BaseEnvironment]
@@ -196,3 +202,75 @@ def test_what_a_killed_run_left_is_reaped_and_nothing_else(image: str, tmp_path:
         living.kill()
         living.wait()
         engine.docker("rm", "-f", bystander)
+
+
+def write_task(folder: Path, dockerfile: str) -> HarborTask:
+    files = {"task.toml": "", "instruction.md": "x\n", "tests/test.sh": "true\n"}
+    for path, text in {**files, "environment/Dockerfile": dockerfile}.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return load_harbor_task(folder)
+
+
+async def test_a_snapshot_is_an_image_and_a_moved_tag_is_a_miss(
+    tmp_path: Path, image: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tag = f"termrl-test/moving:{os.getpid()}"
+    engine.docker("tag", image, tag)
+    task = write_task(tmp_path / "task", f"FROM {tag}\nRUN echo built > /built\n")
+
+    async def prepare(environment: BaseEnvironment) -> None:
+        await environment.exec("echo tool > /tool", timeout_sec=60)
+
+    tools = AgentTools("tool", prepare)
+    backend = Backend("docker")
+    try:
+        (built,) = await freeze([task], backend, tools=tools)
+        assert (built.state, built.detail) == ("built", "")
+        (again,) = await freeze([task], backend, tools=tools)
+        assert again.state == "there"
+        found = await find_snapshots([task], backend, "tool")
+        assert found.hits == (task.task_name,)
+        paths = TrialPaths(tmp_path / "trial")
+        paths.mkdir()
+        environment = EnvironmentFactory.create_environment_from_config(
+            config=Backend("docker", {"snapshots": hand_over(found.handles)}).environment_config(task.config),
+            environment_dir=task.task_dir / "environment",
+            environment_name="frozen",
+            session_id=f"frozen-{os.getpid()}",
+            trial_paths=paths,
+            task_env_config=task.config.environment.model_copy(),
+        )
+        await environment.start(force_build=False)
+        try:
+            assert (await environment.exec("cat /built /tool", timeout_sec=60)).stdout == "built\ntool\n"
+        finally:
+            await environment.stop(delete=True)
+        changed = engine.docker("commit", "--change", "ENV MOVED=1", engine.docker("create", image, "true"))
+        engine.docker("tag", changed, tag)
+        assert (await find_snapshots([task], backend, "tool")).misses == (task.task_name,)
+        engine.docker("tag", image, f"termrl-snapshot:{'0' * 24}")
+        dropped, removed = await synchronize(backend)
+        assert (dropped, removed) == ([], [f"termrl-snapshot:{'0' * 24}"])
+    finally:
+        for record in SnapshotStore().all():
+            engine.docker("rmi", "-f", record.handle)
+        left = engine.docker(
+            "ps", "-aq", "--filter", f"ancestor={image}", "--filter", "status=created"
+        ).split()
+        engine.docker("rm", "-f", *left, check=False)
+        engine.docker("rmi", "-f", tag, check=False)
+
+
+async def test_an_image_of_the_engines_can_be_imported_for_the_local_sandbox(
+    tmp_path: Path, image: str, make_sandbox: Any, layers_dir: Path
+) -> None:
+    store = LayerStore(layers_dir, root_id(privileged()), overlay=True)
+    store.open()
+    record = ImageStore(layers_dir).add("from-docker", f"docker:{image}", store)
+    assert record.env["FROM_IMAGE"] == "yes"
+    sandbox = make_sandbox(None, config={"docker_image": "from-docker"})
+    await sandbox.start(force_build=False)
+    assert (await sandbox.exec("echo $FROM_IMAGE; pwd")).stdout == "yes\n/app\n"
+    await sandbox.stop(delete=True)

@@ -10,6 +10,8 @@ import pytest
 
 HERE = Path(__file__).parent
 SAME_FOR_ALL = (
+    "clouds",
+    "injected",
     "dockerfile",
     "recipe",
     "bridge",

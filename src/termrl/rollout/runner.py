@@ -26,6 +26,7 @@ from termrl.policy.chat import OutsideSampler
 from termrl.policy.rendering import Renderer
 from termrl.policy.sampler import Sampler
 from termrl.policy.usage import Usage
+from termrl.rollout.gate import wait_at_the_gate
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.record import Rollout, Timings
 from termrl.rollout.references import References
@@ -109,6 +110,7 @@ class RolloutRunner:
         guard = Guard(trial)
         evidence = Evidence(policy)
         trial.call_before_stop(lambda: self._grade(task, trial, guard, evidence))
+        wait_at_the_gate(trial)
         try:
             result: TrialResult = await trial.run()
         except Exception as error:

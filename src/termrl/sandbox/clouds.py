@@ -1,5 +1,6 @@
 """Harbor's cloud environments, started from a snapshot where the run has one for the task."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ class FrozenModal(ModalEnvironment):
     def __init__(
         self, environment_dir: Path, *args: Any, snapshots: str | None = None, **kwargs: Any
     ) -> None:
-        self._frozen_image = handle_for(snapshots, environment_dir)
         super().__init__(environment_dir, *args, **kwargs)
+        handle = handle_for(snapshots, environment_dir)
+        if handle is not None:
+            create = self._create_sandbox
 
-    async def _create_sandbox(self, **options: Any) -> Any:
-        if self._frozen_image is not None:
-            from modal import Image
+            async def create_from_snapshot(**options: Any) -> Any:
+                # What Harbor put here is only a plan to build; nothing was built yet.
+                self._image = importlib.import_module("modal").Image.from_id(handle)
+                return await create(**options)
 
-            # What Harbor put here is only a plan to build; nothing was built yet.
-            self._image = Image.from_id(self._frozen_image)
-        return await super()._create_sandbox(**options)
+            vars(self)["_create_sandbox"] = create_from_snapshot

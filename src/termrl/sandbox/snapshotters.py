@@ -5,6 +5,7 @@ A snapshotter says what the image of a task is by its content, so that a moved t
 """
 
 import asyncio
+import importlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -130,7 +131,8 @@ class EngineSnapshots(Snapshotter):
         container = await self._ask("ps", "-q", *(word for each in filters for word in ("--filter", each)))
         if not container:
             raise UnsupportedEnvironment(f"The container of {environment.environment_name} was not found.")
-        change = ["--change", f"LABEL {TAG}={key}"]
+        # Without a project of its own the image would be taken for the task's, and go down with it.
+        change = ["--change", f"LABEL {TAG}={key} com.docker.compose.project={TAG}"]
         if await self._ask("commit", *change, container.split()[0], handle) is None:
             raise UnsupportedEnvironment(
                 f"The container of {environment.environment_name} can't be committed."
@@ -168,22 +170,20 @@ class DaytonaSnapshots(Snapshotter):
         return handle, None
 
     async def exists(self, handle: str) -> bool:
-        from daytona import AsyncDaytona, DaytonaNotFoundError
-
-        async with AsyncDaytona() as client:
+        daytona = importlib.import_module("daytona")
+        async with daytona.AsyncDaytona() as client:
             try:
                 await client.snapshot.get(handle)
-            except DaytonaNotFoundError:
+            except daytona.DaytonaNotFoundError:
                 return False
         return True
 
     async def destroy(self, handle: str) -> None:
-        from daytona import AsyncDaytona, DaytonaNotFoundError
-
-        async with AsyncDaytona() as client:
+        daytona = importlib.import_module("daytona")
+        async with daytona.AsyncDaytona() as client:
             try:
                 await client.snapshot.delete(await client.snapshot.get(handle))
-            except DaytonaNotFoundError:
+            except daytona.DaytonaNotFoundError:
                 return
 
 
@@ -198,8 +198,7 @@ class ModalSnapshots(Snapshotter):
         return str(image.object_id), None
 
     async def exists(self, handle: str) -> bool:
-        import modal
-
+        modal = importlib.import_module("modal")
         try:
             await modal.Image.from_id(handle).hydrate.aio()
         except modal.exception.NotFoundError:
