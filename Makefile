@@ -1,6 +1,6 @@
 # `make` alone lists the targets. Every target that needs the project set up sets it up first.
 .DEFAULT_GOAL := help
-.PHONY: help quickstart setup setup-dev test test-all lint types unit lock docs bench
+.PHONY: help quickstart setup setup-dev test test-all docker-tests lint types unit lock docs bench
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -16,7 +16,10 @@ setup-dev:
 
 test: lint types unit  ## set everything up, then lint, check types and run every test
 
-test-all: test  ## what `make test` runs, and what needs Docker, a browser or Ray once there is such a part
+test-all: test docker-tests  ## what `make test` runs, and what needs Docker (brought up where none runs)
+
+docker-tests: setup-dev  ## the tests that need a Docker engine; one is brought up where none runs
+	@scripts/docker-engine.sh run .venv/bin/pytest -m docker
 
 lint: setup-dev  ## ruff: style and format
 	@.venv/bin/ruff check

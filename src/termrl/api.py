@@ -9,7 +9,7 @@ import json
 import logging
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ import chz
 import tinker
 
 from termrl.agents.choice import import_path_of
+from termrl.agents.tools import tools_of
 from termrl.cache import cache_directory
 from termrl.config import EvalConfig, RolloutConfig, TrainConfig
 from termrl.engine.catalog import resolve_model
@@ -34,7 +35,7 @@ from termrl.learn.estimate import Estimate, estimate_step
 from termrl.learn.losses import check_loss
 from termrl.learn.meter import Meter
 from termrl.learn.order import nth_task, planned_steps
-from termrl.learn.prices import read_prices
+from termrl.learn.prices import Prices, model_prices, read_prices
 from termrl.learn.progress import Progress, Silent
 from termrl.learn.rehearsal import rehearse
 from termrl.learn.resume import RunExistsError, free_name
@@ -45,27 +46,33 @@ from termrl.learn.training import Evaluate, Training
 from termrl.learn.warmup import demonstrated_tasks, family_of
 from termrl.observe.metrics import MetricsFile, MetricSink
 from termrl.observe.wandb import WandbSink, require_wandb, wants_wandb
+from termrl.policy.chat import UNKNOWN_LIMIT, ChatSampler, NoModel
 from termrl.policy.rendering import Renderer, RendererChoice, choose_renderer
 from termrl.policy.sampler import Sampler, TinkerSampler
-from termrl.policy.service import Service, choose_service, require_key
+from termrl.policy.service import Service, ServiceUnclearError, choose_service, require_key, require_reachable
 from termrl.policy.tokenizer import Tokenizer, load_tokenizer
 from termrl.rollout.pool import RolloutPool
 from termrl.rollout.replay import ReplayReport, replay
 from termrl.rollout.reward import RewardRule, load_reward_function
 from termrl.rollout.runner import RolloutRunner
 from termrl.rollout.settings import RolloutSettings
-from termrl.sandbox.choice import choose_backend, environment_settings, make_ready
+from termrl.sandbox.backends import Backend
+from termrl.sandbox.choice import choose_backend, environment_settings, make_ready, start_from_snapshots
 from termrl.sandbox.interface import SandboxFactory
 from termrl.sandbox.labels import labelled_run
 from termrl.settings import to_dict
 from termrl.store import Place, Run
 from termrl.store.run import DATABASE
 from termrl.tasks import HarborTask, load_harbor_tasks
+from termrl.tasks.usable import usable_tasks
 
 _log = logging.getLogger(__name__)
 
 HELD_OUT = "held_out"
 HELD_OUT_FAMILIES = "held_out_families"
+
+UNASKING = ("oracle", "nop")
+"""Harbor's agents that ask no model."""
 
 TERMINUS_2_LIMIT = 16_384
 """Tokens in an answer beyond which Terminus-2 throws all of it away."""
@@ -99,7 +106,7 @@ async def train(
     check_loss(config)
     require_wandb(config.wandb)
     prices = read_prices(config)
-    tasks, held_out = _tasks(config)
+    tasks, held_out = _tasks(config, progress)
     every_task = [*tasks, *(task for members in held_out.values() for task in members)]
     backend = choose_backend(config, sandbox_factory)
     make_ready(backend, every_task)
@@ -115,6 +122,7 @@ async def train(
 
         try:
             async with _service(config, run.path / "engine", run.path / "engine.log") as service:
+                backend = await _with_snapshots(config, backend, every_task, progress)
                 where = environment_settings(backend, every_task)
                 pool = await _pool(config, service, model.renderer, run, where)
                 training = Training(
@@ -150,7 +158,7 @@ async def dry_run(config: TrainConfig, *, progress: Progress | None = None) -> E
     check_loss(config)
     require_wandb(config.wandb)
     prices = read_prices(config)
-    tasks, _ = _tasks(config)
+    tasks, _ = _tasks(config, progress)
     context = await _known_context(config)
     free = config if prices.sandbox_hour == 0 else chz.replace(config, environment_type="local")
     chosen = [nth_task(tasks, seed=config.seed, number=number) for number in range(min(4, len(tasks)))]
@@ -175,16 +183,17 @@ async def _known_context(config: TrainConfig) -> int:
 
 async def evaluate(
     config: EvalConfig,
+    sandbox_factory: SandboxFactory | None = None,
     *,
     progress: Progress | None = None,
-    sandbox_factory: SandboxFactory | None = None,
 ) -> EvalResult:
     """Attempts every chosen task of a dataset, or of each benchmark, with a model or a checkpoint of it.
 
     The same settings again go on with what is stored and run only what is missing or was excluded.
+    `sandbox_factory` makes the sandboxes, instead of the backend that `environment_type` names.
     """
     progress = progress or Silent()
-    parts = [await _evaluate_one(one, progress, sandbox_factory) for one in _by_benchmark(config)]
+    parts = [await _evaluate_one(one, sandbox_factory, progress) for one in _by_benchmark(config)]
     return parts[0] if len(parts) == 1 else combine(tuple(parts), config)
 
 
@@ -207,42 +216,91 @@ def _by_benchmark(config: EvalConfig) -> list[EvalConfig]:
     ]
 
 
+@dataclass(frozen=True)
+class _Evaluated:
+    """Whoever is evaluated, ready to be asked; `tokenizer` reads what was said, where it was in tokens."""
+
+    sampler: Sampler
+    renderer: Renderer
+    context_limit: int
+    tokenizer: Tokenizer | None
+
+
 async def _evaluate_one(
-    config: EvalConfig, progress: Progress, sandbox_factory: SandboxFactory | None
+    config: EvalConfig, sandbox_factory: SandboxFactory | None, progress: Progress
 ) -> EvalResult:
     progress.phase("loading", None)
-    plan = plan_evaluation(config)
-    config = plan.config
-    service = choose_service(
-        config.model_name,
-        chosen=config.model_service,
-        base_url=config.base_url,
-        checkpoint_url=config.checkpoint_url,
-    )
+    plan = plan_evaluation(config, progress)
+    config, tasks = plan.config, [one.task for one in plan.chosen]
+    service = _service_of(config)
     model = _check(config, service)
+    if config.base_url is not None and service is not Service.NONE:
+        await require_reachable(config.base_url)
     checkpoint, state = await _checkpoint(config, service)
-    tasks = [each.task for each in plan.chosen]
     backend = choose_backend(config, sandbox_factory)
     make_ready(backend, tasks)
     plan.files.prepare()
     with _open_run(config) as run, labelled_run(run.path.name):
         _record(run, config, model)
         state = state or run.path / "engine"
-        async with _service(config, state, run.path / "engine.log", service) as client:
-            weights = await client.create_sampling_client_async(
-                model_path=checkpoint, base_model=None if checkpoint else config.model_name
-            )
-            sampler = TinkerSampler(
-                weights,
-                policy_version=0,
-                stop=model.renderer.get_stop_token_ids(),
-                temperature=config.temperature,
-            )
-            where = environment_settings(backend, tasks)
-            pool = await _pool(config, client, model.renderer, run, where)
-            return await run_evaluation(
-                plan, run, pool, sampler, tokenizer=model.tokenizer, service=service.value, progress=progress
-            )
+        async with _evaluated(config, service, model, checkpoint, state, run.path / "engine.log") as who:
+            backend = await _with_snapshots(config, backend, tasks, progress)
+            where = environment_settings(backend, tasks, timeout_multiplier=config.timeout_multiplier)
+            run.record_fact("context_limit", who.context_limit)
+            settings = _rollout_settings(config, who.context_limit, run.path / "trials", where)
+            runner = RolloutRunner(settings, who.renderer)
+            try:
+                return await run_evaluation(
+                    plan,
+                    run,
+                    RolloutPool(runner, concurrency=config.n_parallel_envs),
+                    who.sampler,
+                    tokenizer=who.tokenizer,
+                    service=service.value,
+                    progress=progress,
+                    prices=model_prices(config.model_name, config.prices)
+                    if service is Service.TINKER
+                    else Prices(),
+                )
+            finally:
+                await runner.close()
+
+
+def _service_of(config: EvalConfig) -> Service:
+    if config.agent in UNASKING:
+        return Service.NONE
+    return choose_service(
+        config.model_name,
+        chosen=config.model_service,
+        base_url=config.base_url,
+        checkpoint_url=config.checkpoint_url,
+    )
+
+
+@asynccontextmanager
+async def _evaluated(
+    config: EvalConfig, service: Service, model: _Model, checkpoint: str | None, state: Path, log: Path
+) -> AsyncIterator[_Evaluated]:
+    """Starts what is needed to ask the model, for as long as it is asked."""
+    if service is Service.NONE:
+        yield _Evaluated(NoModel(), model.renderer, config.context_limit or UNKNOWN_LIMIT, None)
+        return
+    if service is Service.LITELLM:
+        chat = ChatSampler(config.model_name, base_url=config.base_url, temperature=config.temperature)
+        yield _Evaluated(chat, model.renderer, config.context_limit or chat.context_limit(), None)
+        return
+    async with _service(config, state, log, service) as client:
+        weights = await client.create_sampling_client_async(
+            model_path=checkpoint, base_model=None if checkpoint else config.model_name
+        )
+        sampler = TinkerSampler(
+            weights,
+            policy_version=0,
+            stop=model.renderer.get_stop_token_ids(),
+            temperature=config.temperature,
+        )
+        limit = await _context_limit(config, client)
+        yield _Evaluated(sampler, model.renderer, limit, model.tokenizer)
 
 
 async def replay_stored(run_path: Path, which: str) -> ReplayReport:
@@ -305,16 +363,18 @@ def _check(config: RolloutConfig, service: Service | None = None) -> _Model:
     service = service or (Service.ENGINE if config.base_url is None else Service.TINKER)
     logging.getLogger().setLevel(config.log_level.upper())
     require_key(service, config.model_name, config.base_url)
-    source: Path | str = config.model_name
-    if service is Service.ENGINE or config.model_name == "termrl/tiny":
-        source = resolve_model(config.model_name)
+    # Where nothing is said in tokens any tokenizer will do.
+    model_name = "termrl/tiny" if service in (Service.LITELLM, Service.NONE) else config.model_name
+    source: Path | str = model_name
+    if service is Service.ENGINE or model_name == "termrl/tiny":
+        source = resolve_model(model_name)
     import_path_of(config.agent)
     RewardRule.parse(config.reward)
     load_reward_function(config.reward_fn)
     _warn_of_what_will_disappoint(config)
     tokenizer = load_tokenizer(source)
     choice = choose_renderer(
-        tokenizer, config.model_name, name=config.renderer, keep_thinking=_keeps_thinking(config)
+        tokenizer, model_name, name=config.renderer, keep_thinking=_keeps_thinking(config)
     )
     return _Model(tokenizer, choice)
 
@@ -350,12 +410,12 @@ def _record(run: Run, config: RolloutConfig, model: _Model) -> None:
     run.record_fact("early_return", _returns_early(config))
 
 
-def _tasks(config: TrainConfig) -> tuple[list[HarborTask], dict[str, list[HarborTask]]]:
+def _tasks(config: TrainConfig, progress: Progress) -> tuple[list[HarborTask], dict[str, list[HarborTask]]]:
     """The tasks to train on, and the sets of those held out."""
-    tasks, split = split_tasks(select_tasks(load_harbor_tasks(config.dataset), config), config)
+    tasks, split = split_tasks(select_tasks(_usable(config, config.dataset, progress), config), config)
     sources = {HELD_OUT: config.eval_dataset, HELD_OUT_FAMILIES: config.eval_dataset_families}
     held_out = {
-        name: load_harbor_tasks(source)
+        name: _usable(config, source, progress)
         for name, source in sources.items()
         if source is not None and split is None
     }
@@ -366,6 +426,17 @@ def _tasks(config: TrainConfig) -> tuple[list[HarborTask], dict[str, list[Harbor
     if config.warmup.enabled:
         demonstrated_tasks(tasks, config)
     return tasks, {name: members[: config.eval_n_tasks] for name, members in held_out.items()}
+
+
+def _usable(config: RolloutConfig, source: str, progress: Progress) -> list[HarborTask]:
+    """The tasks of a dataset that this run may use; the progress hears of those that are left out."""
+    return usable_tasks(
+        source,
+        run_root=Path(config.run_root).expanduser(),
+        on_bad_task=config.on_bad_task,
+        quarantine=config.quarantine,
+        note=progress.note,
+    )
 
 
 def _open_run(config: RolloutConfig) -> Run:
@@ -387,13 +458,17 @@ def _open_run(config: RolloutConfig) -> Run:
 
 async def _checkpoint(config: EvalConfig, service: Service) -> tuple[str | None, Path | None]:
     """The weights to sample from and, where a run's own engine holds them, that engine's state."""
-    if config.checkpoint_url is None:
+    if config.checkpoint_url is None or service is Service.NONE:
         return None, None
+    if service is Service.LITELLM:
+        raise ServiceUnclearError(
+            f"checkpoint_url is {config.checkpoint_url}, and litellm knows no checkpoints: leave it out, or "
+            "say model_service=tinker."
+        )
     if service is Service.ENGINE:
         found = local_checkpoint(config.checkpoint_url, config.model_name, Path(config.run_root).expanduser())
         return found.path, found.state
-    with tinker.ServiceClient(base_url=config.base_url) as client:
-        await require_remote_checkpoint(client, config.checkpoint_url, config.model_name)
+    await require_remote_checkpoint(config.checkpoint_url, config.model_name, base_url=config.base_url)
     return config.checkpoint_url, None
 
 
@@ -413,6 +488,15 @@ async def _service(
             yield client
 
 
+async def _with_snapshots(
+    config: RolloutConfig, backend: Backend, tasks: Sequence[HarborTask], progress: Progress
+) -> Backend:
+    if not config.snapshots:
+        return backend
+    agent = tools_of(config.agent, backend.environment_type).key
+    return await start_from_snapshots(backend, tasks, agent, progress.note)
+
+
 async def _pool(
     config: RolloutConfig,
     service: tinker.ServiceClient,
@@ -423,7 +507,8 @@ async def _pool(
     limit = await _context_limit(config, service)
     run.record_fact("context_limit", limit)
     settings = _rollout_settings(config, limit, run.path / "trials", where)
-    return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
+    runner = RolloutRunner(settings, renderer)
+    return RolloutPool(runner, concurrency=config.n_parallel_envs, prewarm=config.prewarm)
 
 
 async def _context_limit(config: RolloutConfig, service: tinker.ServiceClient) -> int:
@@ -463,8 +548,21 @@ def _rollout_settings(
         reward_fn=config.reward_fn,
         gateway_url=config.gateway_url,
         keep_trials=config.keep_trials,
+        **(_evaluation_settings(config) if isinstance(config, EvalConfig) else {}),
         **where,
     )
+
+
+def _evaluation_settings(config: EvalConfig) -> dict[str, Any]:
+    kwargs = {name: _typed(value) for name, value in config.agent_kwargs.items()}
+    return {"agent_kwargs": tuple(kwargs.items()), "timeout_multiplier": config.timeout_multiplier}
+
+
+def _typed(value: float | str) -> Any:
+    """A setting of the agent's as it was meant: whole numbers, true and false, texts."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    return {"true": True, "false": False, "none": None}.get(value.lower(), value)
 
 
 def _evaluation(

@@ -157,6 +157,13 @@ class RolloutConfig:
     proactive_summarization_threshold: int | None = chz.field(
         default=None, doc="summarize when fewer tokens of context are left; none = only when they run out"
     )
+    on_bad_task: Literal["error", "skip"] = chz.field(
+        default="error", doc="what to do about a task that cannot be used: stop, or leave it out and say so"
+    )
+    quarantine: str = chz.field(
+        default="auto",
+        doc="tasks to leave out: auto = what `termrl tasks check` found unfit in it, a file, or none",
+    )
     keep_trials: Literal["all", "failed", "none"] = chz.field(
         default="none", doc="which of Harbor's trial directories to keep under the run"
     )
@@ -451,6 +458,9 @@ class EvalConfig(RolloutConfig):
     n_parallel_envs: int = chz.field(default=4, doc="rollouts at the same time")
     timeout_multiplier: float = chz.field(
         default=1.0, doc="times the time-outs that each task.toml sets (agent, verifier, build)"
+    )
+    prices: str | None = chz.field(
+        default=None, doc="file of prices per model that goes over the one that ships"
     )
     pass_threshold: float | None = chz.field(
         default=None, doc="reward from which a rollout is a PASS; none = the task's full reward"

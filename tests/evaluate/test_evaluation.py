@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from termrl.cli import main
 from termrl.config import EvalConfig
 from termrl.evaluate.digest import DatasetChangedError
 from termrl.evaluate.files import OutputPathError
@@ -86,6 +87,18 @@ async def test_an_evaluation_is_scored_written_and_told(scripted: Any, tmp_path:
     assert records[0]["passed"] is True
     assert "echo hello" in records[0]["turns"][0]["answer"]
     assert "Write hello to /app/hello.txt" in records[0]["turns"][0]["observed"]
+
+
+async def test_runs_show_gives_the_results_of_an_evaluation(
+    scripted: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = await scripted.evaluate(scripted.config(task_indices="0,2"))
+    assert main(["runs", "show", str(result.run_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(result.results))
+    assert main(["runs", "show", str(result.run_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "PASS" in shown
+    assert "50.0% [" in shown
 
 
 async def test_the_results_are_the_same_at_concurrency_1_and_64(scripted: Any, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from termrl.rollout.cheats import CHEATS, Cheat
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.pool import RolloutPool
+from termrl.sandbox.local import LocalEnvironment
 
 Bench = Any
 Say = Callable[..., str]
@@ -67,6 +68,30 @@ async def test_a_cheating_agent_scores_nothing(bench: Bench, cheat: Cheat) -> No
         assert rollout.outcome is expected, rollout.detail
     if cheat.name == "hang":
         assert "works in a fresh sandbox, but not after the agent's work" in rollout.detail
+
+
+class Plain(LocalEnvironment):
+    """A sandbox as others are: the verifier has no view of its own there."""
+
+    prepare_verification = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.name)
+async def test_a_cheating_agent_scores_nothing_where_directories_cannot_be_private(
+    bench: Bench, cheat: Cheat
+) -> None:
+    settings = {"agent": "termrl.rollout.cheats:CheatingAgent", "agent_kwargs": (("cheat", cheat.name),)}
+    runner = bench.runner(environment=f"{__name__}:Plain", **settings)
+    pool = RolloutPool(runner, concurrency=1, retries=2, backoff_seconds=0)
+    rollout = await pool.run(guarded(bench), bench.script([]), seed=0)
+    assert rollout.reward == 0.0, rollout.detail
+
+
+async def test_an_honest_agent_is_believed_where_directories_cannot_be_private(
+    bench: Bench, say_hello: list[str]
+) -> None:
+    rollout = await bench.run(say_hello, guarded(bench), environment=f"{__name__}:Plain")
+    assert (rollout.outcome, rollout.reward) == (Outcome.SOLVED, 1.0), rollout.detail
 
 
 async def test_an_honest_agent_is_not_taken_for_one(bench: Bench, say_hello: list[str]) -> None:

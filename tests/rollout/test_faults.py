@@ -88,7 +88,8 @@ def bad_task(bench: Bench) -> Any:
 
 
 def faulty_pool(bench: Bench) -> RolloutPool:
-    runner = bench.runner(environment=f"{__name__}:FaultyEnvironment")
+    # Kept trials are graded by Harbor's own verifier, which brings its directory back in a trip of its own.
+    runner = bench.runner(environment=f"{__name__}:FaultyEnvironment", keep_trials="all")
     return RolloutPool(runner, concurrency=4, retries=RETRIES, backoff_seconds=0.01)
 
 

@@ -20,7 +20,14 @@ from termrl.tasks.task import load_harbor_task
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "backends.md"
-TOML = '[agent]\ntimeout_sec = 60\n[verifier]\ntimeout_sec = 60\n[environment]\ndocker_image = "small"\nworkdir = "/app"\n'
+TOML = """[agent]
+timeout_sec = 60
+[verifier]
+timeout_sec = 60
+[environment]
+docker_image = "small"
+workdir = "/app"
+"""
 
 
 @pytest.fixture

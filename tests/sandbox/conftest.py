@@ -43,6 +43,7 @@ def make_sandbox(tmp_path: Path, layers_dir: Path) -> MakeSandbox:
         files: dict[str, str] | None = None,
         network: NetworkMode = NetworkMode.NO_NETWORK,
         config: dict[str, Any] | None = None,
+        prepare: Callable[[Path], object] = lambda folder: None,
         **options: Any,
     ) -> LocalEnvironment:
         task = tmp_path / f"task-{next(made)}"
@@ -54,6 +55,7 @@ def make_sandbox(tmp_path: Path, layers_dir: Path) -> MakeSandbox:
             path = environment_dir / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+        prepare(environment_dir)
         trial_paths = TrialPaths(task / "trial")
         trial_paths.mkdir()
         return LocalEnvironment(

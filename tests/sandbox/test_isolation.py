@@ -1,14 +1,18 @@
 """Attempts to get at the host from inside. Each test fails if the attempt succeeds."""
 
 import asyncio
+import contextlib
 import os
 import socket
+import subprocess
 import threading
 from pathlib import Path
 
 import pytest
 from harbor.models.task.config import NetworkMode
 
+from termrl.engine.process import start_engine
+from termrl.sandbox.errors import CommandTimeout
 from termrl.sandbox.local import LocalEnvironment
 
 
@@ -179,3 +183,108 @@ async def test_a_download_leaves_out_what_leads_away_from_its_directory(sandbox,
     names = sorted(path.relative_to(target).as_posix() for path in target.rglob("*"))
     assert names == ["alias", "good", "sub", "sub/inner"]
     assert victim.read_text() == "untouched"
+
+
+async def test_other_sandboxes_are_out_of_sight_and_reach(make_sandbox) -> None:
+    one, other = make_sandbox(), make_sandbox()
+    await one.start(force_build=False)
+    await other.start(force_build=False)
+    await other.exec(
+        "echo secret > /app/secret; echo secret > /tmp/secret; echo x > /dev/shm/secret; sleep 333 &"
+    )
+    result = await one.exec(
+        "cat /app/secret /tmp/secret /dev/shm/secret; grep -al 333 /proc/[0-9]*/cmdline | head"
+    )
+    assert "secret" not in (result.stdout or "")
+    assert (await one.exec("ls /proc | grep -c '^[0-9]'")).stdout == "4\n"
+    assert (await one.exec("kill -9 -1; ls")).return_code in (0, 137)
+    assert (await other.exec("cat /app/secret")).stdout == "secret\n"
+
+
+async def test_a_signal_reaches_no_process_of_the_host(sandbox: LocalEnvironment) -> None:
+    with subprocess.Popen(["sleep", "60"]) as victim:  # noqa: ASYNC220
+        await sandbox.exec(
+            f"for p in $(seq 1 40000); do kill -9 $p 2>/dev/null; done; kill -9 {victim.pid} -{victim.pid}"
+        )
+        assert victim.poll() is None
+        victim.kill()
+
+
+async def test_a_fork_bomb_stays_in_its_sandbox_and_ends_with_it(make_sandbox) -> None:
+    sandbox, neighbour = make_sandbox(pids_limit=200), make_sandbox()
+    await sandbox.start(force_build=False)
+    await neighbour.start(force_build=False)
+    before = set(os.listdir("/proc"))
+    with contextlib.suppress(CommandTimeout):
+        await sandbox.exec("bomb() { bomb | bomb & }; bomb; sleep 2", timeout_sec=4)
+    assert len([name for name in set(os.listdir("/proc")) - before if name.isdecimal()]) < 500
+    assert (await neighbour.exec("echo well")).stdout == "well\n"
+    await sandbox.stop(delete=True)
+    assert (await neighbour.exec("echo well")).stdout == "well\n"
+
+
+async def test_a_hundred_thousand_files_and_a_full_disk_are_its_own_trouble(
+    make_sandbox, tmp_path: Path
+) -> None:
+    sandbox, neighbour = make_sandbox(config={"storage_mb": 64}), make_sandbox()
+    await sandbox.start(force_build=False)
+    await neighbour.start(force_build=False)
+    free = os.statvfs(tmp_path).f_bavail
+    filled = await sandbox.exec(
+        "dd if=/dev/zero of=/app/full bs=1M count=10000; stat -c %s /app/full", timeout_sec=60
+    )
+    assert "No space left on device" in (filled.stderr or "")
+    assert int((filled.stdout or "0").split()[-1]) <= 64 << 20
+    await sandbox.exec(
+        "rm /app/full; mkdir /app/many; cd /app/many; seq 100000 | xargs -n 5000 touch", timeout_sec=120
+    )
+    assert abs(free - os.statvfs(tmp_path).f_bavail) * os.statvfs(tmp_path).f_frsize < 1 << 30
+    assert (await sandbox.exec("rm -rf /app/many; echo alive")).stdout == "alive\n"
+    assert (await neighbour.exec("echo well > /app/x; cat /app/x")).stdout == "well\n"
+
+
+async def test_ten_gigabytes_of_memory_are_not_to_be_had(make_sandbox) -> None:
+    sandbox = make_sandbox(config={"memory_mb": 512, "storage_mb": 64})
+    await sandbox.start(force_build=False)
+    fill = "x = []\nfor i in range(100): x.append(bytearray(100 << 20))\nprint('had it all')"
+    result = await sandbox.exec(f'python3 -c "{fill}"', timeout_sec=120)
+    assert "had it all" not in (result.stdout or "")
+    assert (await sandbox.exec("echo alive")).stdout == "alive\n"
+
+
+async def test_a_daemon_does_not_outlive_its_sandbox(make_sandbox) -> None:
+    sandbox = make_sandbox()
+    await sandbox.start(force_build=False)
+    await sandbox.exec("(setsid nohup sleep 86397.5 > /dev/null 2>&1 &); disown -a")
+    await sandbox.stop(delete=True)
+    running = [path for path in Path("/proc").glob("[0-9]*/cmdline") if _reads(path) == b"sleep\x0086397.5\0"]
+    assert running == []
+
+
+def _reads(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+async def test_the_engine_and_its_key_are_out_of_reach(
+    make_sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", "tml-of-the-run")
+    async with start_engine(tmp_path / "engine", log_path=tmp_path / "log") as engine:
+        for network in (NetworkMode.NO_NETWORK, NetworkMode.PUBLIC):
+            sandbox = make_sandbox(network=network)
+            await sandbox.start(force_build=False)
+            port = engine.base_url.rpartition(":")[2].strip("/")
+            request = "GET /api/v1/get_server_capabilities HTTP/1.0\\r\\n\\r\\n"
+            ask = f"exec 3<>/dev/tcp/127.0.0.1/{port} && printf '{request}' >&3 && head -1 <&3"
+            answer = ((await sandbox.exec(ask, timeout_sec=20)).stdout or "").strip()
+            if network is NetworkMode.NO_NETWORK:
+                assert answer == ""
+            else:
+                assert " 401 " in answer, "without its key the engine answers nobody"
+            searched = f"{tmp_path}/engine/* {tmp_path}/log /root/.env"
+            found = await sandbox.exec(f"cat /proc/*/environ 2>/dev/null; env; cat {searched} 2>/dev/null")
+            assert "tml-of-the-run" not in (found.stdout or "")
+            assert engine.api_key not in (found.stdout or "")

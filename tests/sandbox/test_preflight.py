@@ -26,7 +26,9 @@ except UserError as error:
 
 def test_on_a_host_that_can_every_check_passes() -> None:
     checks = check_local()
-    assert [check.name for check in checks] == ["user namespaces", "fresh /proc", "overlayfs", "tmux", "bash"]
+    assert [check.name for check in checks] == [
+        *("user namespaces", "fresh /proc", "overlayfs", "limits", "users", "tmux", "bash")
+    ]
     assert [check for check in checks if not check.ok] == []
     require_local()
 
@@ -103,7 +105,7 @@ async def test_an_unpacked_tmux_works_inside(
     make_sandbox, unpacked_tmux: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private = find_tmux(system=(), tools=unpacked_tmux)
-    monkeypatch.setattr("termrl.sandbox.local.find_tmux", lambda: private)
+    monkeypatch.setattr("termrl.sandbox.build.find_tmux", lambda: private)
     sandbox = make_sandbox(layers_dir=str(tmp_path / "layers"))
     await sandbox.start(force_build=False)
     start = "PATH=/opt/termrl/bin:$PATH; tmux -V && tmux new-session -d -s s 'env > /tmp/seen; sleep 50'"

@@ -10,16 +10,33 @@ from typing import Any
 
 from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.context import AgentContext
+from pydantic import Field
 
 from termrl.agents.served import Served, served_policy
+from termrl.agents.stock import Terminus2Options
 from termrl.agents.terminus import PolicyTerminus2
 from termrl.errors import UserError
 
 _OURS = {field.name for field in fields(Served)} - {"model_name", "temperature"}
 
 
+class TerminusOptions(Terminus2Options):
+    """What `--ak` takes beside Terminus-2's own, whose `temperature` is its LiteLLM's, not the policy's."""
+
+    checkpoint_path: str | None = Field(default=None, description="Sampler weights, tinker://...")
+    base_url: str | None = Field(default=None, description="Tinker service; TINKER_BASE_URL otherwise.")
+    run_path: str | None = Field(default=None, description="Run whose weights the embedded engine serves.")
+    tokenizer: str | None = Field(default=None, description="Directory or name of the tokenizer.")
+    renderer: str = Field(default="auto", description="Format of the prompts, by family.")
+    context_limit: int | None = Field(default=None, description="Tokens of context to use at most.")
+    max_tokens: int = Field(default=4096, description="Tokens an answer may have.")
+    sampling_temperature: float = Field(default=1.0, description="Sampling temperature of the policy.")
+    seed: int = Field(default=0, description="Seed of the sampling.")
+    early_return: bool = Field(default=False, description="End a wait once its command is done.")
+
+
 class Terminus(PolicyTerminus2):
-    """`sampling_temperature` is the policy's; Harbor's own `temperature` is its LiteLLM's."""
+    options_model = TerminusOptions
 
     def __init__(
         self, *args: Any, model_name: str | None = None, sampling_temperature: float = 1.0, **kwargs: Any

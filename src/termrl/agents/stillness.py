@@ -17,7 +17,7 @@ _LONGEST_PAUSE_MS = 80
 FUNCTIONS = (
     r"""
 now() { local t=${EPOCHREALTIME//[.,]/}; printf -v "$1" %d $((t / 1000)); }
-nap() { read -r -t "$1" -u 9; }
+nap() { read -r -t "$1" -u 9; } # from a terminal that nobody writes to: a wait without a process
 ran() {
     local a b
     read -r a _ 2>/dev/null </proc/$shell_pid/schedstat || return 1
@@ -48,25 +48,33 @@ at_prompt() {
     return 1
 }
 until_done() {
-    local end at before=$2 seen again pause=4
+    local end at before=$2 seen again pause=4 left
+    if [ -z "$EPOCHREALTIME" ]; then # an older bash has no clock that fine
+        printf -v left '%d.%03d' $(($1 / 1000)) $(($1 % 1000))
+        nap "$left"
+        return
+    fi
     now end
     end=$((end + $1))
     while now at && [ "$at" -lt "$end" ]; do
         if ran seen && [ "$seen" != "$before" ] && alone; then
             nap MOMENT
             if ran again && [ "$again" = "$seen" ] && alone && at_prompt; then return; fi
-            continue
         fi
-        nap "0.$(printf %03d $((pause < end - at ? pause : end - at)))"
+        printf -v left '0.%03d' $((pause < end - at ? pause : end - at))
+        nap "$left"
         pause=$((pause * 3 / 2 < LONGEST ? pause * 3 / 2 : LONGEST))
     done
 }
-exec 9<> <(:)
+[ -c /dev/ptmx ] && { exec 9<>/dev/ptmx; } 2>/dev/null || exec 9<> <(:)
 """.replace("MOMENT", str(MOMENT))
     .replace("LONGEST", str(_LONGEST_PAUSE_MS))
     .strip()
 )
-"""For bash 5. `until_done MILLISECONDS RAN`: RAN is what `ran` said before the keys were sent."""
+"""For bash 5. `nap SECONDS`; `until_done MILLISECONDS RAN`, RAN being what `ran` said before the keys."""
+
+NOT_WORTH_IT = 0.25
+"""Waits up to so many seconds are waited out: looking whether they could end costs more than they last."""
 
 _MAY_TIME_OUT = re.compile(r"\bread\b|\bTMOUT\b|\bselect\b|\btrap\b|\bexec\b")
 

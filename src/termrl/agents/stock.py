@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Command", "ParseResult", "ParsedCommand", "Terminus2", "TmuxSession"]
+__all__ = ["Command", "ParseResult", "ParsedCommand", "Terminus2", "Terminus2Options", "TmuxSession"]
 
 
 class DeferredLiteLLM:
@@ -50,6 +50,6 @@ def litellm_deferred() -> Iterator[None]:
 
 
 with litellm_deferred():
-    from harbor.agents.terminus_2.terminus_2 import Command, Terminus2
+    from harbor.agents.terminus_2.terminus_2 import Command, Terminus2, Terminus2Options
     from harbor.agents.terminus_2.terminus_json_plain_parser import ParsedCommand, ParseResult
     from harbor.agents.terminus_2.tmux_session import TmuxSession

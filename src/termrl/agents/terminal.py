@@ -15,7 +15,7 @@ from typing import Any
 
 from harbor.environments.base import ExecResult
 
-from termrl.agents.stillness import FUNCTIONS, may_return_early
+from termrl.agents.stillness import FUNCTIONS, NOT_WORTH_IT, may_return_early
 from termrl.agents.stock import Command, TmuxSession
 from termrl.sandbox.local import LocalEnvironment
 
@@ -39,22 +39,24 @@ class KeysNotSent(RuntimeError):
 
 
 class LeanTmuxSession(TmuxSession):
-    def __init__(self, *args: Any, early_return: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, early_return: bool = False, logged: bool = True, **kwargs: Any) -> None:
+        """`logged` has everything that the terminal shows written to `logging_path`, as stock does."""
         super().__init__(*args, **kwargs)
         self._early_return = early_return
+        self._logged = logged
         self._border = uuid.uuid4().hex
         self._look: _Look | None = None
         self._alive: bool | None = None
         self._pane = ""
 
     async def start(self) -> None:
-        start = (
-            f"{self._tmux_start_session} \\; set-option -g history-limit {_HISTORY_LIMIT} \\; "
-            f"display-message -p -t {self._session_name} '{_PANE_FORMAT}'"
-        )
+        begin, _, log = self._tmux_start_session.partition(" \\; ")
+        say_pane = f"display-message -p -t {self._session_name} '{_PANE_FORMAT}'"
+        limit = f"set-option -g history-limit {_HISTORY_LIMIT}"
+        start = " \\; ".join([begin, *([log] if self._logged else []), limit, say_pane])
         script = (
-            f"command -v tmux >/dev/null 2>&1 || exit {_NO_TMUX}\n{FUNCTIONS}\n"
-            f"pane=$({start}) || exit 1; set -- $pane; shell_pid=$1 tmux_pid=$2 pane_tty=$3\n"
+            f"command -v tmux >/dev/null 2>&1 || exit {_NO_TMUX}\n"
+            f"pane=$({start}) || exit 1; set -- $pane; shell_pid=$1 tmux_pid=$2 pane_tty=$3\n{FUNCTIONS}\n"
             f'until_done {_FIRST_LOOK_MS} ""\n{self._look_command}'
         )
         result = await self._exec(script)
@@ -84,7 +86,7 @@ class LeanTmuxSession(TmuxSession):
         if not commands and not look:
             return
         self._look = self._alive = None
-        waits = self._early_return and self._pane and any(each.duration_sec > 0 for each in commands)
+        waits = any(each.duration_sec > 0 for each in commands)
         lines = [FUNCTIONS, self._pane] if waits else []
         for command in commands:
             lines += self._type_and_wait(command)
@@ -100,8 +102,9 @@ class LeanTmuxSession(TmuxSession):
         duration = max(command.duration_sec, 0.0)
         if duration == 0:
             return [send]
-        if not self._early_return or not self._pane or not may_return_early(command.keystrokes):
-            return [send, f"sleep {duration:.3f}"]
+        early = self._early_return and self._pane and duration > NOT_WORTH_IT
+        if not early or not may_return_early(command.keystrokes):
+            return [send, f"nap {duration:.3f}"]
         return ['before=; ran before || before=""', send, f'until_done {duration * 1000:.0f} "$before"']
 
     async def send_keys(self, *args: Any, **kwargs: Any) -> None:

@@ -81,6 +81,7 @@ class PolicyTerminus2(Terminus2):
             extra_env=self._extra_env,
             user=environment.default_user,
             early_return=self._early_return,
+            logged=self._write_trajectory,
         )
         await self._session.start()
 

@@ -34,10 +34,12 @@ async def run_attempts(
     retry: Retry = "auto",
     finished: Finished = lambda place, rollout, fresh: None,
     starting: Callable[[int], None] = lambda missing: None,
+    priced: Callable[[Rollout], Rollout] = lambda rollout: rollout,
 ) -> dict[Place, Rollout]:
     """Every attempt's rollout, without its turns, in the attempts' order.
 
-    `finished` first hears of all that are stored; then `starting` of how many are to be run.
+    `finished` first hears of all that are stored; then `starting` of how many are to be run. `priced` adds
+    what a rollout cost.
     """
     stages = {(attempt.place.stage, attempt.place.step) for attempt in wanted}
     stored = {
@@ -52,7 +54,7 @@ async def run_attempts(
         tags = {**ended.tags, **attempt.tags}
         if not ended.outcome.scored:
             tags[SITTING] = str(_sittings(before) + 1)
-        rollout = replace(ended, tags=tags)
+        rollout = priced(replace(ended, tags=tags))
         run.add_rollout(attempt.place, rollout)
         finished(attempt.place, rollout, True)
         found[attempt.place] = replace(rollout, turns=(), usage=rollout.used)

@@ -23,8 +23,8 @@ class WrongBaseModelError(UserError):
     """The checkpoint is of another model than the one that was named."""
 
 
-class UnreachableServiceError(UserError):
-    """The server did not answer, or refused the key."""
+class RefusedKeyError(UserError):
+    """The server does not let this key in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +59,24 @@ def _run_with(url: str, run_root: Path) -> Path:
     )
 
 
-async def require_remote_checkpoint(service: tinker.ServiceClient, url: str, model_name: str) -> None:
+async def require_remote_checkpoint(
+    url: str, model_name: str, *, base_url: str | None = None, api_key: str | None = None
+) -> None:
     """Raises where the server has no such checkpoint, or has it of another model."""
     if not url.startswith(SCHEME):
         raise UnknownCheckpointError(
             f"checkpoint_url is '{url}': on a server a checkpoint is named tinker://RUN/sampler_weights/NAME."
         )
     try:
-        info = await service.create_rest_client().get_weights_info_by_tinker_path(url)
+        client = tinker.RestClient(base_url=base_url, api_key=api_key)
+        info = await client.get_weights_info_by_tinker_path(url)
     except (tinker.AuthenticationError, tinker.PermissionDeniedError) as error:
-        raise UnreachableServiceError(f"The server refuses the key: {_first_line(error)}.") from error
+        raise RefusedKeyError(f"The server refuses the key: {_first_line(error)}.") from error
     except (tinker.APIStatusError, tinker.RequestFailedError, ValueError) as error:
         raise UnknownCheckpointError(
             f"The server has no checkpoint {url}: {_first_line(error)}. "
             "`tinker checkpoint list` shows those of your key; they expire."
         ) from error
-    except tinker.APIConnectionError as error:
-        raise UnreachableServiceError(f"The server could not be reached: {_first_line(error)}.") from error
     require_base_model(url, info.base_model, model_name)
 
 

@@ -1,34 +1,19 @@
 """What a dataset was, byte for byte: the digest by which two evaluations are known to be of the same."""
 
 import hashlib
-import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from termrl.errors import UserError
 from termrl.tasks import HarborTask
+from termrl.tasks.contents import content_digest
 
 
 class DatasetChangedError(UserError):
     """The tasks are not those that the evaluation began with."""
 
 
-def task_digest(task_dir: Path) -> str:
-    """Every file of the task: its name, whether it can be executed, its bytes; a link by where it leads."""
-    digest = hashlib.sha256()
-    for path in sorted(task_dir.rglob("*")):
-        name = str(path.relative_to(task_dir))
-        if path.is_symlink():
-            digest.update(f"{name}\0link {os.readlink(path)}\0".encode(errors="surrogateescape"))
-        elif path.is_file():
-            mode = "x" if os.access(path, os.X_OK) else "-"
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
-            digest.update(f"{name}\0{mode}{content}\0".encode(errors="surrogateescape"))
-    return digest.hexdigest()[:16]
-
-
 def dataset_digests(tasks: Iterable[HarborTask]) -> dict[str, str]:
-    return {task.task_name: task_digest(task.task_dir) for task in tasks}
+    return {task.task_name: content_digest(task.task_dir) for task in tasks}
 
 
 def dataset_digest(digests: dict[str, str]) -> str:

@@ -21,7 +21,9 @@ from termrl.evaluate.intervals import quick_bounds
 from termrl.evaluate.lines import rollout_line
 from termrl.evaluate.results import EvalResult, build_results
 from termrl.evaluate.scores import TaskScore, passes, task_scores
-from termrl.learn.progress import Progress
+from termrl.learn.prices import Prices
+from termrl.learn.progress import Progress, Silent
+from termrl.learn.resume import free_name
 from termrl.policy.sampler import Sampler
 from termrl.policy.tokenizer import Tokenizer
 from termrl.rollout.collect import Attempt, rollout_seed
@@ -30,11 +32,12 @@ from termrl.rollout.record import Rollout
 from termrl.settings import to_dict
 from termrl.store import Place, Run
 from termrl.store.run import DATABASE
-from termrl.tasks import load_harbor_tasks
 from termrl.tasks.selection import Chosen, choose_tasks
+from termrl.tasks.usable import fit_tasks, loaded_tasks
 
 STAGE = "eval"
 DIGESTS = "task_digests"
+UNPRICED = Prices()
 SCORE_EVERY = 1.0
 """Seconds between two computations of the running score's interval."""
 
@@ -54,12 +57,15 @@ class Plan:
         return (self.run_path / DATABASE).exists()
 
 
-def plan_evaluation(config: EvalConfig) -> Plan:
+def plan_evaluation(config: EvalConfig, progress: Progress | None = None) -> Plan:
     """Raises a `UserError` for a dataset, a choice of tasks or a stored run that does not fit."""
     run_root = Path(config.run_root).expanduser()
     run_path = run_root / (config.run_name or evaluation_name(config))
+    if config.behavior_if_run_exists == "new" and run_path.exists():
+        run_path = run_path.with_name(free_name(run_path))
     config = chz.replace(config, run_name=run_path.name)
-    tasks = load_harbor_tasks(config.dataset)
+    note = (progress or Silent()).note
+    tasks = loaded_tasks(config.dataset, on_bad_task=config.on_bad_task, note=note)
     chosen = choose_tasks(
         tasks,
         indices=config.task_indices,
@@ -67,6 +73,15 @@ def plan_evaluation(config: EvalConfig) -> Plan:
         n_tasks=config.n_tasks,
         seed=config.seed,
     )
+    # After the choice: indices mean the same tasks, whatever is in quarantine.
+    fit = fit_tasks(
+        [one.task for one in chosen],
+        config.dataset,
+        run_root=run_root,
+        quarantine=config.quarantine,
+        note=note,
+    )
+    chosen = [one for one in chosen if one.task in fit]
     digests = dataset_digests(tasks)
     output = Path(config.output_path).expanduser() if config.output_path else run_path
     plan = Plan(config, chosen, digests, run_path, OutputFiles.at(output))
@@ -86,6 +101,7 @@ async def run_evaluation(
     tokenizer: Tokenizer | None,
     service: str,
     progress: Progress,
+    prices: Prices = UNPRICED,
 ) -> EvalResult:
     """Runs what is missing and writes the results; `tokenizer` reads what was said, where it is ours."""
     config = plan.config
@@ -106,12 +122,22 @@ async def run_evaluation(
             retry=config.retry,
             finished=telling.finished,
             starting=telling.starting,
+            priced=lambda rollout: _priced(rollout, prices),
         )
         done = True
     finally:
         run.record_phase(STAGE, seconds=time.monotonic() - began, done=done)
         result = _write_results(plan, run, service)
     return result
+
+
+def _priced(rollout: Rollout, prices: Prices) -> Rollout:
+    """The rollout with what its tokens cost, where that is known and the service has not said it itself."""
+    used = rollout.used
+    if used.cost is not None or prices.prefill is None or prices.sample is None:
+        return rollout
+    cost = (used.prompt_tokens * prices.prefill + used.sampled_tokens * prices.sample) / 1e6
+    return replace(rollout, usage=replace(used, cost=cost))
 
 
 def _write_results(plan: Plan, run: Run, service: str) -> EvalResult:
@@ -189,7 +215,7 @@ class _Telling:
             self._passed.setdefault(place.group, []).append(passed)
         if fresh:
             self._progress.note(rollout_line(rollout, place.member, passed))
-            self._progress.advance(**self._score(), sandboxes=self._pool.in_flight)
+            self._progress.advance(1, **self._score(), sandboxes=self._pool.in_flight)
 
     def _keep(self, place: Place, rollout: Rollout, passed: bool | None, fresh: bool) -> None:
         path = self._plan.files.rollout(place.group, rollout.task_name, place.member)

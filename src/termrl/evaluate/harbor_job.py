@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harbor.models.job.config import JobConfig
 from harbor.models.job.result import JobResult, JobStats
-from harbor.models.trial.config import TaskConfig
+from harbor.models.trial.config import EnvironmentConfig, TaskConfig
 from harbor.models.trial.result import TrialResult
 
 from termrl.evaluate.files import write_whole
@@ -81,7 +81,6 @@ def _write_job(
 ) -> None:
     tasks = {str(result.config.task.path): TaskConfig(path=result.config.task.path) for result in results}
     agents = {result.config.agent.model_dump_json(): result.config.agent for result in results}
-    environment = results[0].config.environment if results else None
     config = JobConfig(
         job_name=job_name,
         jobs_dir=directory.parent,
@@ -89,8 +88,8 @@ def _write_job(
         n_concurrent_trials=concurrency,
         timeout_multiplier=timeout_multiplier,
         tasks=list(tasks.values()),
-        **({"agents": list(agents.values())} if agents else {}),
-        **({"environment": environment} if environment is not None else {}),
+        agents=list(agents.values()),
+        environment=results[0].config.environment if results else EnvironmentConfig(),
     )
     started = [result.started_at for result in results if result.started_at is not None]
     finished = [result.finished_at for result in results if result.finished_at is not None]

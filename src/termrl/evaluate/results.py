@@ -36,6 +36,7 @@ NOT_OF_THE_RESULT = frozenset(
         "log_level",
         "n_parallel_envs",
         "output_path",
+        "prices",
         "retry",
         "run_name",
         "run_root",

@@ -34,14 +34,16 @@ class Prices:
         return None not in (self.prefill, self.sample, self.train, self.sandbox_hour)
 
 
+def model_prices(model_name: str, own: str | None) -> Prices:
+    """The prices of a model's tokens, as far as they are known; sandboxes are not priced."""
+    models, _ = _tables(own)
+    known = models.get(model_name, {})
+    return Prices(**{kind: known.get(kind) for kind in KINDS})
+
+
 def read_prices(config: TrainConfig) -> Prices:
     """The prices of the run's model and sandboxes; refuses a limit in money that could not be kept."""
-    models, sandboxes = _read(SHIPPED)
-    source = SHIPPED
-    if config.prices is not None:
-        source = Path(config.prices).expanduser()
-        own_models, own_sandboxes = _read(source)
-        models, sandboxes = models | own_models, sandboxes | own_sandboxes
+    models, sandboxes = _tables(config.prices)
     model = dict.fromkeys(KINDS, 0.0) if config.base_url is None else models.get(config.model_name, {})
     prices = Prices(
         **{kind: model.get(kind) for kind in KINDS}, sandbox_hour=sandboxes.get(config.environment_type)
@@ -51,6 +53,15 @@ def read_prices(config: TrainConfig) -> Prices:
             f"max_cost is set, but {_missing(prices, config)}: add it to a file and name it by prices=."
         )
     return prices
+
+
+def _tables(own: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What ships, with the user's own over it."""
+    models, sandboxes = _read(SHIPPED)
+    if own is not None:
+        own_models, own_sandboxes = _read(Path(own).expanduser())
+        models, sandboxes = models | own_models, sandboxes | own_sandboxes
+    return models, sandboxes
 
 
 def _missing(prices: Prices, config: RolloutConfig) -> str:

@@ -6,14 +6,17 @@ with `base_url` any OpenAI-compatible endpoint; every other name is Tinker's. Wh
 refused and asked back.
 """
 
+import asyncio
 import os
 from enum import StrEnum
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from termrl.engine.catalog import PACKAGED
 from termrl.errors import UserError
 
 TINKER_KEY = "TINKER_API_KEY"
+REACH_SECONDS = 20.0
 PROVIDER_KEYS = {
     "anthropic": "ANTHROPIC_API_KEY",
     "azure": "AZURE_API_KEY",
@@ -43,10 +46,15 @@ class MissingKeyError(UserError):
     """A service was named whose key is not there."""
 
 
+class UnreachableServiceError(UserError):
+    """Nobody answers at the address that was given."""
+
+
 class Service(StrEnum):
     ENGINE = "engine"
     TINKER = "tinker"
     LITELLM = "litellm"
+    NONE = "none"
 
 
 def choose_service(
@@ -89,3 +97,18 @@ def require_key(service: Service, model_name: str, base_url: str | None) -> None
                 f"{model_name} is reached through litellm but there is no {variable}: put it into .env, "
                 "or give the base_url of an endpoint of your own."
             )
+
+
+async def require_reachable(base_url: str) -> None:
+    """Raises where nobody listens: the clients would go on trying for minutes without a word."""
+    parts = urlsplit(base_url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(REACH_SECONDS):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+        writer.close()
+    except (OSError, TimeoutError) as error:
+        reason = getattr(error, "strerror", None) or f"no answer within {REACH_SECONDS:.0f} seconds"
+        raise UnreachableServiceError(
+            f"Nobody answers at {base_url} ({reason}): start the server, or give another base_url."
+        ) from error

@@ -121,6 +121,11 @@ CHEATS: tuple[Cheat, ...] = (
         "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt",
     ),
     _cheat(
+        "forks",
+        "leaves so many processes that the verifier can't start its own",
+        "for i in $(seq 3000); do setsid sleep 1000 & done 2>/dev/null",
+    ),
+    _cheat(
         "hang",
         "makes whatever reads its work wait for ever",
         'for f in * answer.txt hello.txt output.txt result.txt; do [ -d "$f" ] && continue; '

@@ -10,18 +10,27 @@ import time
 from dataclasses import replace
 
 from termrl.policy.sampler import Sampler
+from termrl.rollout.gate import at_the_gate
 from termrl.rollout.record import Rollout
 from termrl.rollout.runner import RolloutRunner, Task
 
 
 class RolloutPool:
     def __init__(
-        self, runner: RolloutRunner, *, concurrency: int, retries: int = 2, backoff_seconds: float = 1.0
+        self,
+        runner: RolloutRunner,
+        *,
+        concurrency: int,
+        retries: int = 2,
+        backoff_seconds: float = 1.0,
+        prewarm: int = 0,
     ) -> None:
+        """`prewarm` is how many sandboxes more than agents may be booted, for the rollouts that come next."""
         if concurrency < 1 or retries < 0:
             raise ValueError("a pool of rollouts needs at least one place and no less than zero retries")
         self._runner = runner
-        self._places = asyncio.Semaphore(concurrency)
+        self._agents = asyncio.Semaphore(concurrency) if prewarm else None
+        self._places = asyncio.Semaphore(concurrency + prewarm)
         self._retries = retries
         self._backoff_seconds = backoff_seconds
         self._in_flight = 0
@@ -48,7 +57,8 @@ class RolloutPool:
         """The rollout of one attempt, once there is a place for it."""
         attempt = 0
         while True:
-            rollout = await self._run_once(task, sampler, seed)
+            with at_the_gate(self._agents):
+                rollout = await self._run_once(task, sampler, seed)
             if rollout.outcome.scored or attempt >= self._retries:
                 return _with_attempts(rollout, attempt + 1)
             await asyncio.sleep(self._backoff_seconds * 2**attempt)

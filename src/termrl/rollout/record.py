@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from termrl.policy.transcript import Turn
+from termrl.policy.usage import Usage
 from termrl.rollout.outcome import Outcome
 
 
@@ -15,16 +16,6 @@ class Timings:
     model: float = 0.0
     verifier: float = 0.0
     total: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Model calls, their tokens, and what they cost in dollars where the service said so."""
-
-    turns: int = 0
-    prompt_tokens: int = 0
-    sampled_tokens: int = 0
-    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

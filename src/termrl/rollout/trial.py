@@ -17,6 +17,8 @@ from harbor.trial.multi_step import MultiStepTrial
 from harbor.trial.single_step import SingleStepTrial
 from harbor.trial.trial import Trial
 
+from termrl.rollout.verifier import LEAN_VERIFIER
+
 
 class LastWord(Trial):
     """A trial that calls `before_stop` once, when the agent is through and its sandbox still there."""
@@ -69,6 +71,9 @@ async def create_trial(config: TrialConfig, *, keep: bool) -> LastWord:
     Trial._resolve_agent_skills(config)
     task, source = await Trial._load_task(config)
     kind: type[LastWord] = SteppedTrial if task.has_steps else KeptTrial if keep else FleetingTrial
+    shared = resolve_task_verifier_mode(task.config) == VerifierEnvironmentMode.SHARED
+    if kind is FleetingTrial and shared:
+        config.verifier.import_path = LEAN_VERIFIER
     trial = kind(config, _task=task, _task_download_result=source)
     await trial._create_bridge()
     return trial

@@ -2,12 +2,12 @@
 
 Harbor grades in the sandbox the agent worked in and believes a reward file that is already there. Our own
 sandbox ends the agent and makes the verifier's directories private (`prepare_verification`); in any other
-environment the terminal is closed, the verifier's directory emptied, tests that the agent put there removed,
-and afterwards a reward is left lying for a moment, to see whether something rewrites it. What was seen of an
-agent's attempts is in `signs`.
+environment the terminal is closed, the verifier's directory emptied, tests that the agent put there removed;
+afterwards the tests are compared with what they should be, and a reward is left lying for a moment, to see
+whether something rewrites it. What was seen of an agent's attempts is in `signs`.
 """
 
-import asyncio
+import hashlib
 import shutil
 from collections.abc import Iterable
 
@@ -19,7 +19,9 @@ from harbor.trial.trial import Trial
 from termrl.rollout.tampering import Witness, look
 
 TERMINAL = "terminus-2"
-_BAIT_SECONDS = 1.2
+_TESTS = "/tests"
+_BAIT = "bait"
+_BAIT_SECONDS = 1.0
 _REWARD = f"{EnvironmentPaths.verifier_dir}/reward.txt"
 
 
@@ -35,7 +37,7 @@ class Guard:
 
     @property
     def _private(self) -> bool:
-        return hasattr(self._trial.agent_environment, "prepare_verification")
+        return getattr(self._trial.agent_environment, "prepare_verification", None) is not None
 
     async def _agent_starts(self, event: TrialHookEvent) -> None:
         environment = self._trial.agent_environment
@@ -53,18 +55,16 @@ class Guard:
         if self._private:
             self._note(await environment.prepare_verification())  # type: ignore[attr-defined]
             return
-        await self._end_terminal(environment)
+        end_terminal = f"tmux kill-session -t {TERMINAL} 2>/dev/null"
+        if self._trial.task.config.agent.user not in (None, "root", 0):
+            await environment.exec(end_terminal, user=self._trial.task.config.agent.user)
+        now = await look(environment, first=end_terminal)
         if self._witness is not None:
-            self._note(self._witness.signs(await look(environment)))
+            self._note(self._witness.signs(now))
         await self._clear(environment)
 
     def _note(self, signs: Iterable[str]) -> None:
         self.signs += [sign for sign in signs if sign not in self.signs]
-
-    async def _end_terminal(self, environment: BaseEnvironment) -> None:
-        await environment.exec(
-            f"tmux kill-session -t {TERMINAL} 2>/dev/null || true", user=self._trial.task.config.agent.user
-        )
 
     async def _clear(self, environment: BaseEnvironment) -> None:
         planted = "/tests" in self.signs
@@ -77,17 +77,30 @@ class Guard:
             verifier_dir.mkdir(parents=True, exist_ok=True)
 
     async def look_for_a_rewriter(self) -> None:
-        """After the tests, where the directory can't be private: is a reward that lies there left alone?"""
-        if self._private or self._trial._is_agent_environment_stopped:
+        """After the tests, where their directories can't be private: are they, and a reward, left alone?"""
+        trial = self._trial
+        if self._private or trial._is_agent_environment_stopped or trial.result.verifier is None:
             return
-        environment = self._trial.agent_environment
-        on_host = self._trial.paths.reward_text_path
+        on_host = trial.paths.reward_text_path
         kept = on_host.read_bytes() if on_host.is_file() else None
-        bait = "bait"
-        await environment.exec(f"echo {bait} > {_REWARD}", user="root")
-        await asyncio.sleep(_BAIT_SECONDS)
-        result = await environment.exec(f"cat {_REWARD}; rm -f {_REWARD}", user="root")
-        if (result.stdout or "").strip() != bait:
+        result = await trial.agent_environment.exec(
+            f"find {_TESTS} -type f -exec sha256sum {{}} +; echo {_BAIT} > {_REWARD}; sleep {_BAIT_SECONDS}; "
+            f"cat {_REWARD}; rm -f {_REWARD}",
+            user="root",
+        )
+        said = (result.stdout or "").strip().splitlines()
+        if not said or said[-1] != _BAIT:
             self._note([_REWARD])
+        found = {path: digest for digest, _, path in (line.partition("  ") for line in said[:-1])}
+        self._note(path for path, digest in self._tests().items() if found.get(path) != digest)
         if kept is not None:
             on_host.write_bytes(kept)
+
+    def _tests(self) -> dict[str, str]:
+        """What the tests are on the host, by where they are in the sandbox."""
+        root = self._trial.task.paths.tests_dir
+        return {
+            f"{_TESTS}/{path.relative_to(root)}": hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in root.rglob("*")
+            if path.is_file()
+        }

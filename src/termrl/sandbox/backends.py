@@ -30,6 +30,8 @@ OURS = {
     LOCAL: "termrl.sandbox.local:LocalEnvironment",
     "docker": "termrl.sandbox.engines:LabelledDocker",
     "podman": "termrl.sandbox.engines:LabelledPodman",
+    "daytona": "termrl.sandbox.clouds:FrozenDaytona",
+    "modal": "termrl.sandbox.clouds:FrozenModal",
 }
 FACTORY = "termrl.sandbox.bridge:InterfaceEnvironment"
 _LIFETIMES = {

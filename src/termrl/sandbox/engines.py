@@ -17,17 +17,36 @@ from harbor.constants import MAIN_SERVICE_NAME
 from harbor.environments.capabilities import EnvironmentCapabilities
 from harbor.environments.docker.docker import DockerEnvironment
 from harbor.environments.podman import PodmanEnvironment
-from harbor.models.task.config import NetworkMode, NetworkPolicy
+from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy
+from harbor.models.trial.paths import TrialPaths
 
 from termrl.sandbox.labels import EXPIRES, current_label
 from termrl.sandbox.lifetime import lifetime_seconds, task_config_beside
+from termrl.sandbox.snapshots import handle_for
 
 
 class LabelledDocker(DockerEnvironment):
-    def __init__(self, *args: Any, lifetime: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        environment_dir: Path,
+        environment_name: str,
+        session_id: str,
+        trial_paths: TrialPaths,
+        task_env_config: EnvironmentConfig,
+        *args: Any,
+        lifetime: int | None = None,
+        snapshots: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """`snapshots` names those that were handed over for this run."""
         self._lifetime = lifetime
         self._overlay: tempfile.TemporaryDirectory[str] | None = None
-        super().__init__(*args, **kwargs)
+        image = handle_for(snapshots, environment_dir)
+        if image is not None:
+            task_env_config = task_env_config.model_copy(update={"docker_image": image})
+        super().__init__(
+            environment_dir, environment_name, session_id, trial_paths, task_env_config, *args, **kwargs
+        )
 
     @staticmethod
     def _requires_egress_control(
@@ -74,7 +93,10 @@ class LabelledDocker(DockerEnvironment):
         names = {MAIN_SERVICE_NAME, *(name for each in written for name in each.get("services") or {})}
         if self._enable_egress_control:
             names.add(self._EGRESS_CONTROL_SERVICE_NAME)
-        services: dict[str, dict[str, Any]] = {name: {"labels": labels} for name in sorted(names)}
+        # A shell that waits as a container's first process ignores being asked to stop: don't wait for it.
+        services: dict[str, dict[str, Any]] = {
+            name: {"labels": labels, "stop_grace_period": "0s"} for name in sorted(names)
+        }
         networks = {name for each in written for name in each.get("networks") or {}} | {"default"}
         document: dict[str, Any] = {
             "services": services,
@@ -84,7 +106,11 @@ class LabelledDocker(DockerEnvironment):
             },
         }
         if not any("command" in (each.get("services") or {}).get(MAIN_SERVICE_NAME, {}) for each in written):
-            services[MAIN_SERVICE_NAME]["command"] = ["sh", "-c", f"sleep {lifetime}"]
+            # Nothing listens to a first process that sleeps: asking it to end would only cost ten seconds.
+            services[MAIN_SERVICE_NAME] |= {
+                "command": ["sh", "-c", f"sleep {lifetime}"],
+                "stop_signal": "SIGKILL",
+            }
         if self._is_cut_off and not written:
             services[MAIN_SERVICE_NAME]["network_mode"] = "none"
             del document["networks"]

@@ -40,8 +40,9 @@ def refuse_unfit(tasks: Iterable[Task], backend: Backend) -> None:
 def _refuse(task: Task, backend: Backend, paths: TrialPaths) -> None:
     config = task.config.model_copy(deep=True)
     baseline = config.environment.resolve_baseline()
+    phases = _phases(config, baseline)
     try:
-        EnvironmentFactory.create_environment_from_config(
+        environment = EnvironmentFactory.create_environment_from_config(
             config=backend.environment_config(config),
             environment_dir=task.task_dir / "environment",
             environment_name=task.task_name.rpartition("/")[2],
@@ -49,8 +50,13 @@ def _refuse(task: Task, backend: Backend, paths: TrialPaths) -> None:
             trial_paths=paths,
             task_env_config=config.environment,
             network_policy=baseline,
-            phase_network_policies=_phases(config, baseline),
+            phase_network_policies=phases,
         )
+        if any(phase != baseline for phase in phases) and not environment.capabilities.dynamic_network_policy:
+            raise UnsupportedEnvironment(
+                f"Task {task.task_name} changes its network between phases, which "
+                f"environment_type={backend.name} can't: use environment_type=docker."
+            )
     except UserError:
         raise
     except (ValueError, RuntimeError, OSError, TypeError) as error:

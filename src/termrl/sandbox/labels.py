@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 RUN, OWNER, EXPIRES = "termrl.run", "termrl.owner", "termrl.expires"
@@ -52,13 +53,18 @@ def labelled_run(name: str) -> Iterator[None]:
 
 
 def current_label() -> Label:
-    return Label(_run.get(), identity())
+    return Label(_run.get(), _identity_of(os.getpid()))
 
 
 def identity(pid: int | None = None) -> str:
     """This process, or another one of this host, in a form that is never used again."""
     number = os.getpid() if pid is None else pid
     return f"{number}-{_start_time(number)}-{_boot()}"
+
+
+@lru_cache(maxsize=1)
+def _identity_of(pid: int) -> str:
+    return identity(pid)
 
 
 def is_alive(owner: str) -> bool:
@@ -77,5 +83,6 @@ def _start_time(pid: int) -> str:
     return "" if fields[0] in "ZX" else fields[19]
 
 
+@lru_cache(maxsize=1)
 def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]

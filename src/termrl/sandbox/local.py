@@ -6,6 +6,7 @@ directories are not mounted from the host but downloaded, so nothing inside can 
 """
 
 import itertools
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ from termrl.sandbox.layers import LayerStore, default_layers_dir, remove_tree
 from termrl.sandbox.lifetime import lifetime_seconds, task_config_beside
 from termrl.sandbox.preflight import explain, require_local
 from termrl.sandbox.recipe import HOST_IMAGE, WAYS_OUT, Image, Recipe, Run, Stage, read_dockerfile
+from termrl.sandbox.snapshots import handle_for
 
 _ENVIRONMENT = {
     "HOME": "/root",
@@ -52,12 +54,15 @@ class LocalEnvironment(BaseEnvironment):
         overlay: bool = True,
         base_images: Mapping[str, str] | None = None,
         lifetime: int | None = None,
+        snapshots: str | None = None,
+        keep_changes: bool = False,
         **kwargs: Any,
     ) -> None:
         """`overlay=False` copies roots into memory, as is done where the kernel refuses overlays.
 
         `base_images` maps the name of an image to the one to use for it. `lifetime` is in seconds; without
-        one it is what the task's time-outs come to.
+        one it is what the task's time-outs come to. `snapshots` names those that were handed over for this
+        run; `keep_changes` keeps what is changed on disk, for `keep_as` to make one.
         """
         self._layers_dir = Path(layers_dir) if layers_dir else default_layers_dir()
         self._images = ImageStore(self._layers_dir, base_images)
@@ -65,6 +70,10 @@ class LocalEnvironment(BaseEnvironment):
         self._pids_limit = pids_limit
         self._overlay = overlay
         self._lifetime = lifetime
+        self._snapshots = snapshots
+        self._keep_changes = keep_changes
+        self._changes: Path | None = None
+        self._lowers: list[str] = []
         self._keeper: KeeperClient | None = None
         self._findings: HostFindings | None = None
         self._own_layers: list[Path] = []
@@ -162,13 +171,42 @@ class LocalEnvironment(BaseEnvironment):
         store = await self._open_store(self._keeper)
         if force_build:
             self._recipe = self._read_recipe(force_build=True)
-        builder = self._builder(store)
-        lowers = await builder.lowers(self._recipe.final, fresh=force_build)
-        plan = self._boot_plan(store, lowers, self._recipe.final, network=not self._network_disabled)
+        self._lowers = await self._stack(store, force_build)
+        plan = self._boot_plan(store, self._lowers, self._recipe.final, network=not self._network_disabled)
+        if self._keep_changes:
+            self._changes = store.new_directory()
+            self._own_layers.append(self._changes)
+            plan["keep_in"] = store.place_for_changes(self._changes, self._lowers)
         plan["limits"] = self._limits()
         plan["lifetime"] = self.lifetime
         await self._boot(self._name, plan)
         await self._upload_environment_dir_after_start()
+
+    async def _stack(self, store: LayerStore, force_build: bool) -> list[str]:
+        """What the sandbox stands on: a snapshot where there is one, else what the recipe is built into."""
+        handle = handle_for(self._snapshots, self.environment_dir)
+        if handle is None or force_build or not store.overlay:
+            return await self._builder(store).lowers(self._recipe.final, fresh=force_build)
+        lowers: list[str] = json.loads((store.root / handle / "lowers.json").read_text())
+        for lower in lowers:
+            store.used(lower.partition("/")[0])
+        return lowers
+
+    async def keep_as(self, name: str) -> str:
+        """Stop, and keep what was changed as a layer of that name, with what it stands on."""
+        changes = self._changes
+        if changes is None:
+            raise ValueError("only a sandbox that was made with keep_changes can be kept")
+        await self._running().ask("stop", name=self._name)
+        store = await self._open_store(self._running())
+        store.finish(changes)
+        lowers = store.lowers([], name) + (self._lowers if store.overlay else [])
+        (changes / "lowers.json").write_text(json.dumps(lowers))
+        remove_tree(store.root / name)
+        store.keep(changes, name)
+        self._own_layers.remove(changes)
+        self._changes = None
+        return name
 
     def _builder(self, store: LayerStore) -> Builder:
         return Builder(
@@ -293,22 +331,25 @@ class LocalEnvironment(BaseEnvironment):
         return self._effective_storage_mb or _DEFAULT_STORAGE_MB
 
     def _limits(self) -> Limits | None:
-        """What a control group has to see to. Files are in memory, so the two limits are one there."""
-        memory = self._effective_memory_mb
+        """What a control group has to see to, if the task asks for anything: entering one takes time.
+
+        Files are in memory, so the limits of the two are one there.
+        """
+        cpus, memory = self._effective_cpus, self._effective_memory_mb
         limits: Limits = {
-            "cpus": self._effective_cpus if "cpu" in self._controllers else None,
-            "memory_mb": (memory or _DEFAULT_MEMORY_MB) + self._storage_mb,
+            "cpus": cpus if "cpu" in self._controllers else None,
+            "memory_mb": memory + self._storage_mb if memory and "memory" in self._controllers else None,
             "pids": None,
         }
-        if "memory" not in self._controllers:
-            limits["memory_mb"] = None
         return limits if any(value is not None for value in limits.values()) else None
 
     @property
     def _process_memory_mb(self) -> int | None:
-        if "memory" in self._controllers:
-            return None
-        return self._effective_memory_mb or _DEFAULT_MEMORY_MB
+        """Of each process: for a task that names no limit, or where no group can hold it to what it names."""
+        memory = self._effective_memory_mb
+        if memory is None:
+            return _DEFAULT_MEMORY_MB
+        return None if "memory" in self._controllers else memory
 
     @property
     def _cpu_set(self) -> list[int]:

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import chz
 
@@ -141,10 +141,11 @@ def read_file(source: str, config_type: type[RolloutConfig] = TrainConfig) -> di
     return _convert(flatten(tree), f" in {path}", config_type)
 
 
-def from_dict[Config: RolloutConfig](
-    values: Mapping[str, Any],
-    config_type: type[Config] = TrainConfig,  # type: ignore[assignment]
-) -> Config:
+@overload
+def from_dict(values: Mapping[str, Any]) -> TrainConfig: ...
+@overload
+def from_dict[Config: RolloutConfig](values: Mapping[str, Any], config_type: type[Config]) -> Config: ...
+def from_dict(values: Mapping[str, Any], config_type: type[RolloutConfig] = TrainConfig) -> RolloutConfig:
     """The tree of `to_dict`, or of any nested or dotted mapping; what it leaves out has its default."""
     return build(_convert(flatten(values), config_type=config_type), config_type)
 
@@ -155,10 +156,11 @@ def to_dict(config: RolloutConfig) -> dict[str, Any]:
     return tree
 
 
-def build[Config: RolloutConfig](
-    values: Mapping[str, Any],
-    config_type: type[Config] = TrainConfig,  # type: ignore[assignment]
-) -> Config:
+@overload
+def build(values: Mapping[str, Any]) -> TrainConfig: ...
+@overload
+def build[Config: RolloutConfig](values: Mapping[str, Any], config_type: type[Config]) -> Config: ...
+def build(values: Mapping[str, Any], config_type: type[RolloutConfig] = TrainConfig) -> RolloutConfig:
     """The tree from typed values by dotted name."""
     tree: dict[str, Any] = {}
     for name, value in values.items():
@@ -174,7 +176,7 @@ def build[Config: RolloutConfig](
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        if isinstance(value, Mapping) and f"{prefix}{name}" not in all_settings():
+        if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{name}.")
         else:
             flat[f"{prefix}{name}"] = value

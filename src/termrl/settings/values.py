@@ -71,10 +71,6 @@ def _parse_bool(value: Any) -> bool:
 
 
 def _parse_list(value: Any) -> tuple[str, ...]:
-    if isinstance(value, Mapping):  # a table of a settings file
-        return tuple(
-            f"{name}={each if isinstance(each, str) else json.dumps(each)}" for name, each in value.items()
-        )
     if isinstance(value, str):
         value = json.loads(value) if value.startswith("[") else [part.strip() for part in value.split(",")]
     if not all(isinstance(part, str) and part for part in value):

@@ -16,8 +16,9 @@ from typing import IO, Any
 
 from termrl import __version__
 from termrl.errors import StorageError, UserError
+from termrl.policy.usage import Usage
 from termrl.rollout.outcome import Outcome
-from termrl.rollout.record import Rollout, Timings, Usage
+from termrl.rollout.record import Rollout, Timings
 from termrl.store.database import connect, storing
 from termrl.store.ledger import Ledger
 from termrl.store.turns import decode_turns, encode_turns

@@ -160,12 +160,17 @@ def _offers(version: int, parent: str, controller: str) -> bool:
     if version == 1:
         return True
     with contextlib.suppress(OSError), open(os.path.join(parent, "cgroup.controllers")) as file:
-        if controller in file.read().split():
-            with contextlib.suppress(OSError):
-                _write(os.path.join(parent, "cgroup.subtree_control"), f"+{controller}")
-            with open(os.path.join(parent, "cgroup.subtree_control")) as enabled:
-                return controller in enabled.read().split()
+        if controller not in file.read().split():
+            return False
+        if not _hands_down(parent, controller):
+            _write(os.path.join(parent, "cgroup.subtree_control"), f"+{controller}")
+        return _hands_down(parent, controller)
     return False
+
+
+def _hands_down(parent: str, controller: str) -> bool:
+    with open(os.path.join(parent, "cgroup.subtree_control")) as enabled:
+        return controller in enabled.read().split()
 
 
 def _enable(home: str, controller: str) -> None:
