@@ -154,7 +154,7 @@ def _check(config: RolloutConfig) -> _Model:
         )
     source: Path | str = config.model_name
     if config.base_url is None or config.model_name == "termrl/tiny":
-        source = resolve_model(config.model_name)
+        source = resolve_model(config.model_name, say=print)
     tokenizer = load_tokenizer(source)
     return _Model(tokenizer, make_renderer(tokenizer, config.model_name))
 
