@@ -31,13 +31,6 @@ COMMANDS = {
     "tasks new": ("termrl.cli.tasks_new", "write a task of one's own to begin with"),
     "runs list": ("termrl.cli.runs_list", "list the runs on this machine"),
     "runs show": ("termrl.cli.runs_show", "show what a run reached, and where its time went"),
-<<<<<<< HEAD
-=======
-    "replay": (
-        "termrl.cli.replay",
-        "type a stored rollout's answers again in a fresh sandbox, without a model",
-    ),
->>>>>>> rollouts
     "snapshot create": (
         "termrl.cli.snapshot_create",
         "build the environments of a dataset once, to start from",
@@ -47,13 +40,10 @@ COMMANDS = {
     "snapshot renew": ("termrl.cli.snapshot_renew", "let snapshots live longer"),
     "snapshot destroy": ("termrl.cli.snapshot_destroy", "remove snapshots"),
     "snapshot sync": ("termrl.cli.snapshot_sync", "bring records and snapshots into step"),
-<<<<<<< HEAD
     "replay": (
         "termrl.cli.replay",
         "type a stored rollout's answers again in a fresh sandbox, without a model",
     ),
-=======
->>>>>>> rollouts
     "sandbox list": ("termrl.cli.sandbox_list", "list what runs have open, and what a crash left behind"),
     "sandbox reap": ("termrl.cli.sandbox_reap", "remove what runs that are gone left behind"),
     "images import": ("termrl.cli.images_import", "import a root file system for the local sandbox"),
