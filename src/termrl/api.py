@@ -367,7 +367,7 @@ def _check(config: RolloutConfig, service: Service | None = None) -> _Model:
     model_name = "termrl/tiny" if service in (Service.LITELLM, Service.NONE) else config.model_name
     source: Path | str = model_name
     if service is Service.ENGINE or model_name == "termrl/tiny":
-        source = resolve_model(model_name)
+        source = resolve_model(model_name, say=print)
     import_path_of(config.agent)
     RewardRule.parse(config.reward)
     load_reward_function(config.reward_fn)

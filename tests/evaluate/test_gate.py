@@ -83,13 +83,13 @@ async def test_no_cheating_agent_passes_a_sound_task(tmp_path: Path) -> None:
     assert len(CHEATERS) > 10
 
 
-async def test_a_task_that_believes_what_the_agent_left_is_forgeable(tmp_path: Path) -> None:
-    """Its tests run a program of the agent's working directory if there is one, as `python -m` would."""
-    test = f"reward=0; [[ $(cat /app/out) == hello || -e /app/pytest.py ]] && reward=1; {REWARD}"
-    write_task(tmp_path / "tasks" / "gullible", test=test)
+async def test_a_task_that_a_cheating_agent_passes_is_forgeable(tmp_path: Path) -> None:
+    """These tests ask only whether a file is there, and one of the cheating agents leaves such files."""
+    test = f"reward=0; [[ -e /app/result.txt ]] && reward=1; {REWARD}"
+    write_task(tmp_path / "tasks" / "gullible", solve="touch /app/result.txt\n", test=test)
     (finding,) = (await check(tmp_path / "tasks", tmp_path / "run", attempts=1)).findings
     assert finding.fitness is Fitness.FORGEABLE
-    assert finding.reason == "cheating agents pass: pytest"
+    assert finding.reason == "cheating agents pass: hang"
 
 
 @pytest.mark.usefixtures("two_cheaters")

@@ -1,6 +1,7 @@
 """`termrl/terminal-mini` in Docker: every oracle passes there too. Part of `make test-all`."""
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,9 @@ def host_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         return
     folder = tmp_path_factory.mktemp("host")
     root = folder / "root"
-    subprocess.run([sys.executable, str(SMALL_ROOT), str(root), *PROGRAMS], check=True)
+    # The system's programs, not those of a Python that only this user has.
+    path = {**os.environ, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    subprocess.run([sys.executable, str(SMALL_ROOT), str(root), *PROGRAMS], check=True, env=path)
     for tree in ("/usr/lib/git-core", "/usr/share/git-core", *map(str, Path("/usr/lib").glob("python3*"))):
         if Path(tree).is_dir():
             ignored = shutil.ignore_patterns("__pycache__", "test", "config-*")

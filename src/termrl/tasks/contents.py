@@ -27,9 +27,10 @@ class TaskContents:
 def survey(task_dir: Path) -> TaskContents:
     """Walk a task directory; raises `OutwardLinkError` or `OversizedFileError`."""
     root = os.path.realpath(task_dir)
+    top = len(os.fspath(task_dir).rstrip(os.sep)) + 1
     digest, count, total = hashlib.blake2b(digest_size=8), 0, 0
     for entry in _entries(os.fspath(task_dir)):
-        name = os.path.relpath(entry.path, task_dir)
+        name = entry.path[top:]
         if entry.is_symlink():
             _require_inside(entry.path, name, root, task_dir)
             digest.update(f"{name}\0->{os.readlink(entry.path)}\n".encode(errors="surrogateescape"))

@@ -5,7 +5,6 @@
 `config["agent"]["timeout_sec"]`, `config.get("metadata")`.
 """
 
-import copy
 import re
 import tomllib
 import warnings
@@ -29,7 +28,8 @@ class TaskToml(TaskConfig):
         with warnings.catch_warnings():
             # Old spellings are welcome; whoever runs the task has not written it.
             warnings.simplefilter("ignore", DeprecationWarning)
-            config = cls.model_validate(copy.deepcopy(table))
+            # Harbor takes old spellings out of what it is given.
+            config = cls.model_validate(_copy(table))
         config._table = table
         return config
 
@@ -44,6 +44,12 @@ class TaskToml(TaskConfig):
 
     def keys(self) -> Iterator[str]:
         return iter(self._table)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(each) for key, each in value.items()}
+    return [_copy(each) for each in value] if isinstance(value, list) else value
 
 
 def read_task_toml(path: Path) -> TaskToml:
