@@ -6,6 +6,7 @@ excluded and counted. One bad rollout never disturbs another.
 """
 
 import asyncio
+import time
 from dataclasses import replace
 
 from termrl.policy.sampler import Sampler
@@ -33,6 +34,19 @@ class RolloutPool:
         self._retries = retries
         self._backoff_seconds = backoff_seconds
         self._in_flight = 0
+        self._draining = False
+        self._rest = asyncio.Event()
+        self._rest.set()
+        self.sandbox_seconds = 0.0
+        """How long rollouts have held their sandboxes, all of them together, retries too."""
+
+    def drain(self) -> None:
+        """Rollouts that run may end; none begins any more, those that wait do so until they are cancelled."""
+        self._draining = True
+
+    async def at_rest(self) -> None:
+        """Returns when no rollout is running."""
+        await self._rest.wait()
 
     @property
     def in_flight(self) -> int:
@@ -52,11 +66,18 @@ class RolloutPool:
 
     async def _run_once(self, task: Task, sampler: Sampler, seed: int) -> Rollout:
         async with self._places:
+            if self._draining:
+                await asyncio.Event().wait()
             self._in_flight += 1
+            self._rest.clear()
+            began = time.monotonic()
             try:
                 return await self._runner.run(task, sampler, seed=seed)
             finally:
                 self._in_flight -= 1
+                if not self._in_flight:
+                    self._rest.set()
+                self.sandbox_seconds += time.monotonic() - began
 
 
 def _with_attempts(rollout: Rollout, attempts: int) -> Rollout:
