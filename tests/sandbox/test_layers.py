@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -74,8 +75,14 @@ async def test_a_failing_run_names_its_line_and_leaves_nothing(make_sandbox, tmp
 async def test_a_cancelled_build_leaves_nothing(make_sandbox, tmp_path: Path) -> None:
     layers = tmp_path / "layers"
     sandbox = make_sandbox("FROM termrl/host\nRUN sleep 600\n", layers_dir=str(layers))
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(sandbox.start(force_build=False), 1)
+    start = asyncio.create_task(sandbox.start(force_build=False))
+    deadline = time.monotonic() + 60
+    while not (list(layers.glob("base-*")) and list(layers.glob(".building-*"))):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
     assert [path.name for path in layers.iterdir() if not path.name.startswith("base-")] == []
 
 
