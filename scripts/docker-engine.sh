@@ -16,6 +16,8 @@ install_packages() {
     command -v dockerd >/dev/null || missing+=(docker.io)
     command -v docker >/dev/null || missing+=(docker-cli)
     command -v iptables >/dev/null || missing+=(iptables)
+    command -v docker-registry >/dev/null || missing+=(docker-registry)
+    command -v newuidmap >/dev/null || missing+=(uidmap)
     # Where the client is part of docker.io there is no package docker-cli.
     if [ ${#missing[@]} -gt 0 ]; then
         [ "$(id -u)" = 0 ] || die "dockerd is missing, and installing it takes root: apt-get install ${missing[*]}"
@@ -93,6 +95,7 @@ case ${1:-} in
     run)
         shift
         if docker info >/dev/null 2>&1 && docker compose version >/dev/null 2>&1; then
+            install_packages
             exec "$@"
         fi
         trap down EXIT

@@ -25,7 +25,8 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from termrl.agents.stock import Terminus2
-from termrl.engine.llama import LlamaConfig, Params, init_params, target_logprobs
+from termrl.engine.architecture import LlamaConfig
+from termrl.engine.llama import Params, init_params, target_logprobs
 from termrl.engine.weights import save_model
 from termrl.learn.demonstrations import demonstration
 from termrl.policy.chatml import CHATML_TEMPLATE

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from termrl.config import ALIASES, ContradictionError, TrainConfig, WarmupConfig
+from termrl.config import ALIASES, ContradictionError, EvalConfig, TrainConfig, WarmupConfig
 from termrl.errors import UserError
 from termrl.settings import (
     SHIPPED,
@@ -41,8 +41,9 @@ def test_an_alias_sets_the_setting_it_stands_for() -> None:
 
 
 def test_every_alias_stands_for_a_setting_that_exists_and_hides_none() -> None:
-    assert set(ALIASES.values()) <= set(all_settings())
-    assert not set(ALIASES) & set(all_settings())
+    settings = {*all_settings(TrainConfig), *all_settings(EvalConfig)}
+    assert set(ALIASES.values()) <= settings
+    assert not set(ALIASES) & settings
 
 
 def test_an_alias_and_its_setting_with_two_values_are_refused() -> None:
@@ -76,9 +77,10 @@ def test_the_home_directory_is_expanded() -> None:
     ("argument", "sentence"),
     [
         ("group_sise=3", "There is no setting 'group_sise': did you mean group_size?"),
-        ("epochs=3", "There is no setting 'epochs': did you mean warmup.epochs?"),
+        ("epochs=3", "There is no setting 'epochs': did you mean n_epochs?"),
+        ("demonstrations=3", "did you mean warmup.n_demonstrations?"),
         ("warm_up.enabled=true", "did you mean warmup.enabled"),
-        ("xyzzy=3", "`termrl train --help` lists them all"),
+        ("xyzzy=3", "`--help` lists them all"),
         ("quickstart", "'quickstart' is not a setting: settings are written key=value"),
     ],
 )
@@ -97,7 +99,7 @@ def test_an_unknown_key_is_refused_with_what_may_have_been_meant(argument: str, 
         ("groups_per_batch=many", "groups_per_batch is 'many', which is not a whole number."),
         ("learning_rate=nan", "learning_rate is 'nan', which is not a number."),
         ("shuffle_rewards=perhaps", "shuffle_rewards is 'perhaps', which is not true or false."),
-        ("loss_fn=mse", "loss_fn is 'mse', which is not importance_sampling or ppo."),
+        ("curriculum=hard", "curriculum is 'hard', which is not off or pass_rate."),
         ("context_limit=big", "context_limit is 'big', which is not a whole number or none."),
         ("seed=none", "seed is 'none', which is not a whole number."),
     ],

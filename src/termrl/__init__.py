@@ -12,14 +12,15 @@ os.environ.setdefault("TINKER_TELEMETRY", "0")
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 if TYPE_CHECKING:
-    from termrl.api import EvalResult, evaluate, train
+    from termrl.api import evaluate, train
     from termrl.config import EvalConfig, TrainConfig
+    from termrl.evaluate.results import EvalResult
     from termrl.sandbox.interface import SandboxInterface, SandboxResult
     from termrl.tasks import HarborTask, load_harbor_tasks
 
 _HOMES = {
     "EvalConfig": "termrl.config",
-    "EvalResult": "termrl.api",
+    "EvalResult": "termrl.evaluate.results",
     "HarborTask": "termrl.tasks",
     "SandboxInterface": "termrl.sandbox.interface",
     "SandboxResult": "termrl.sandbox.interface",

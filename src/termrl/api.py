@@ -5,8 +5,8 @@ Everything that can be wrong with the input is found out before a run is made; e
 train, evaluate` gives.
 """
 
+import json
 import logging
-import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,18 +25,33 @@ from termrl.config import EvalConfig, RolloutConfig, TrainConfig
 from termrl.engine.catalog import resolve_model
 from termrl.engine.process import start_engine
 from termrl.errors import UserError
-from termrl.evaluate.held_out import evaluate_tasks, rate_of
-from termrl.evaluate.intervals import Rate
+from termrl.evaluate.checkpoint import local_checkpoint, require_remote_checkpoint
+from termrl.evaluate.evaluation import combine, plan_evaluation, run_evaluation
+from termrl.evaluate.going_on import slug
+from termrl.evaluate.held_out import evaluate_tasks
+from termrl.evaluate.results import EvalResult
 from termrl.evaluate.summary import EVALUATION_STAGE, summarize
+from termrl.learn.estimate import Estimate, estimate_step
+from termrl.learn.losses import check_loss
+from termrl.learn.meter import Meter
+from termrl.learn.order import nth_task, planned_steps
+from termrl.learn.prices import Prices, model_prices, read_prices
 from termrl.learn.progress import Progress, Silent
-from termrl.learn.train import Evaluate, timed_phase, train_run
+from termrl.learn.rehearsal import rehearse
+from termrl.learn.resume import RunExistsError, free_name
+from termrl.learn.selection import refuse_overlap, select_tasks, split_tasks
+from termrl.learn.stop import Stop
+from termrl.learn.train import train_run
+from termrl.learn.training import Evaluate, Training
 from termrl.learn.warmup import demonstrated_tasks, family_of
-from termrl.observe.metrics import MetricsFile
+from termrl.observe.metrics import MetricsFile, MetricSink
+from termrl.observe.wandb import WandbSink, require_wandb, wants_wandb
+from termrl.policy.chat import UNKNOWN_LIMIT, ChatSampler, NoModel
 from termrl.policy.rendering import Renderer, RendererChoice, choose_renderer
 from termrl.policy.sampler import Sampler, TinkerSampler
+from termrl.policy.service import Service, ServiceUnclearError, choose_service, require_key, require_reachable
 from termrl.policy.tokenizer import Tokenizer, load_tokenizer
 from termrl.rollout.pool import RolloutPool
-from termrl.rollout.record import Rollout
 from termrl.rollout.replay import ReplayReport, replay
 from termrl.rollout.reward import RewardRule, load_reward_function
 from termrl.rollout.runner import RolloutRunner
@@ -46,35 +61,21 @@ from termrl.sandbox.choice import choose_backend, environment_settings, make_rea
 from termrl.sandbox.interface import SandboxFactory
 from termrl.sandbox.labels import labelled_run
 from termrl.settings import to_dict
-from termrl.store import Place, Run, find_run
+from termrl.store import Place, Run
 from termrl.store.run import DATABASE
 from termrl.tasks import HarborTask, load_harbor_tasks
+from termrl.tasks.usable import usable_tasks
 
 _log = logging.getLogger(__name__)
 
 HELD_OUT = "held_out"
 HELD_OUT_FAMILIES = "held_out_families"
 
+UNASKING = ("oracle", "nop")
+"""Harbor's agents that ask no model."""
+
 TERMINUS_2_LIMIT = 16_384
 """Tokens in an answer beyond which Terminus-2 throws all of it away."""
-
-
-class MissingKeyError(UserError):
-    """A service was named whose key is not there."""
-
-
-class RunExistsError(UserError):
-    """The run is there already and was not to be gone on with."""
-
-
-@dataclass(frozen=True)
-class EvalResult:
-    """The solve rate with its interval and denominators, every rollout, and the run that keeps them."""
-
-    rate: Rate
-    excluded: int
-    rollouts: Sequence[Rollout]
-    run_path: Path
 
 
 @dataclass(frozen=True)
@@ -91,90 +92,215 @@ async def train(
     config: TrainConfig,
     *,
     progress: Progress | None = None,
+    stop: Stop | None = None,
     sandbox_factory: SandboxFactory | None = None,
 ) -> dict[str, Any]:
     """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints.
 
+    A run that reaches a limit, or that `stop` asks to end, raises the reason once all of it is stored.
     `sandbox_factory` makes the sandboxes, instead of the backend that `environment_type` names.
     """
-    progress = progress or Silent()
+    progress, stop = progress or Silent(), stop or Stop()
     progress.phase("loading", None)
     model = _check(config)
-    tasks = load_harbor_tasks(config.dataset)
-    if config.warmup.enabled:
-        demonstrated_tasks(tasks, config)
-    held_out = _held_out_tasks(config)
+    check_loss(config)
+    require_wandb(config.wandb)
+    prices = read_prices(config)
+    tasks, held_out = _tasks(config, progress)
     every_task = [*tasks, *(task for members in held_out.values() for task in members)]
     backend = choose_backend(config, sandbox_factory)
     make_ready(backend, every_task)
     with _open_run(config) as run, labelled_run(run.path.name):
         _record(run, config, model)
-        metrics = MetricsFile(run.path / "metrics.jsonl", run.steps())
+        sinks: list[MetricSink] = [MetricsFile(run.path / "metrics.jsonl", run.steps())]
+        if wants_wandb(config.wandb):
+            sinks.append(WandbSink(config, run.settings, run.path))
+
+        def log(step: int, metrics: dict[str, Any]) -> None:
+            for sink in sinks:
+                sink.log(step, metrics)
+
         try:
             async with _service(config, run.path / "engine", run.path / "engine.log") as service:
                 backend = await _with_snapshots(config, backend, every_task, progress)
                 where = environment_settings(backend, every_task)
                 pool = await _pool(config, service, model.renderer, run, where)
-                evaluate_held_out = _evaluation(run, pool, held_out, config, progress)
-                await train_run(
-                    run,
-                    config,
-                    service,
-                    pool,
-                    tasks,
-                    model.tokenizer,
-                    model.renderer,
-                    evaluate=evaluate_held_out,
-                    log=metrics.log,
+                training = Training(
+                    run=run,
+                    config=config,
+                    service=service,
+                    pool=pool,
+                    tasks=tasks,
+                    tokenizer=model.tokenizer,
+                    renderer=model.renderer,
+                    steps=planned_steps(config, len(tasks)),
+                    meter=Meter(run, config, prices, pool, stop),
+                    stop=stop,
                     progress=progress,
+                    evaluate=_evaluation(run, pool, held_out, config),
+                    log=log,
                 )
+                await train_run(training)
         finally:
-            metrics.close()
+            for sink in sinks:
+                sink.close()
         return summarize(run)
+
+
+async def dry_run(config: TrainConfig, *, progress: Progress | None = None) -> Estimate:
+    """Checks all that a run would need and estimates a step, asking no model and making no run.
+
+    Sandboxes that cost money are stood in for by local ones.
+    """
+    progress = progress or Silent()
+    progress.phase("checking", None)
+    model = _check(config)
+    check_loss(config)
+    require_wandb(config.wandb)
+    prices = read_prices(config)
+    tasks, _ = _tasks(config, progress)
+    context = await _known_context(config)
+    free = config if prices.sandbox_hour == 0 else chz.replace(config, environment_type="local")
+    chosen = [nth_task(tasks, seed=config.seed, number=number) for number in range(min(4, len(tasks)))]
+    backend = choose_backend(free)
+    make_ready(backend, chosen)
+    with tempfile.TemporaryDirectory(prefix="termrl-dry-run-") as directory:
+        where = environment_settings(backend, chosen)
+        settings = _rollout_settings(free, context, Path(directory), where)
+        pool = RolloutPool(RolloutRunner(settings, model.renderer), concurrency=config.n_parallel_envs)
+        rollouts = await rehearse(chosen, pool, model.tokenizer, model.renderer, progress)
+    return estimate_step(rollouts, config, prices, context, planned_steps(config, len(tasks)))
+
+
+async def _known_context(config: TrainConfig) -> int:
+    """The context of the model, from its server or, for the embedded engine, from its own settings."""
+    if config.base_url is not None:
+        with tinker.ServiceClient(base_url=config.base_url) as service:
+            return await _context_limit(config, service)
+    settings = json.loads((resolve_model(config.model_name) / "config.json").read_text())
+    return config.context_limit or int(settings["max_position_embeddings"])
 
 
 async def evaluate(
     config: EvalConfig,
+    sandbox_factory: SandboxFactory | None = None,
     *,
     progress: Progress | None = None,
-    sandbox_factory: SandboxFactory | None = None,
 ) -> EvalResult:
-    """Attempts every task of a dataset with a model, or with a checkpoint of it."""
+    """Attempts every chosen task of a dataset, or of each benchmark, with a model or a checkpoint of it.
+
+    The same settings again go on with what is stored and run only what is missing or was excluded.
+    `sandbox_factory` makes the sandboxes, instead of the backend that `environment_type` names.
+    """
     progress = progress or Silent()
+    parts = [await _evaluate_one(one, sandbox_factory, progress) for one in _by_benchmark(config)]
+    return parts[0] if len(parts) == 1 else combine(tuple(parts), config)
+
+
+def _by_benchmark(config: EvalConfig) -> list[EvalConfig]:
+    """The evaluation of each benchmark by itself, with a place for its results of its own."""
+    if config.benchmarks is None:
+        return [config]
+    single = len(config.benchmarks) == 1
+    return [
+        chz.replace(
+            config,
+            benchmarks=None,
+            dataset=name,
+            run_name=config.run_name if single or not config.run_name else f"{config.run_name}-{slug(name)}",
+            output_path=config.output_path
+            if single or not config.output_path
+            else str(Path(config.output_path) / slug(name)),
+        )
+        for name in config.benchmarks
+    ]
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """Whoever is evaluated, ready to be asked; `tokenizer` reads what was said, where it was in tokens."""
+
+    sampler: Sampler
+    renderer: Renderer
+    context_limit: int
+    tokenizer: Tokenizer | None
+
+
+async def _evaluate_one(
+    config: EvalConfig, sandbox_factory: SandboxFactory | None, progress: Progress
+) -> EvalResult:
     progress.phase("loading", None)
-    model = _check(config)
-    tasks = load_harbor_tasks(config.dataset)[: config.n_tasks]
-    checkpoint, state = _checkpoint(config)
+    plan = plan_evaluation(config, progress)
+    config, tasks = plan.config, [one.task for one in plan.chosen]
+    service = _service_of(config)
+    model = _check(config, service)
+    if config.base_url is not None and service is not Service.NONE:
+        await require_reachable(config.base_url)
+    checkpoint, state = await _checkpoint(config, service)
     backend = choose_backend(config, sandbox_factory)
     make_ready(backend, tasks)
+    plan.files.prepare()
     with _open_run(config) as run, labelled_run(run.path.name):
         _record(run, config, model)
-        async with _service(config, state or run.path / "engine", run.path / "engine.log") as service:
-            client = await service.create_sampling_client_async(
-                model_path=checkpoint, base_model=None if checkpoint else config.model_name
-            )
-            sampler = TinkerSampler(
-                client,
-                policy_version=0,
-                stop=model.renderer.get_stop_token_ids(),
-                temperature=config.temperature,
-            )
+        state = state or run.path / "engine"
+        async with _evaluated(config, service, model, checkpoint, state, run.path / "engine.log") as who:
             backend = await _with_snapshots(config, backend, tasks, progress)
-            where = environment_settings(backend, tasks)
-            pool = await _pool(config, service, model.renderer, run, where)
-            with timed_phase(run, "eval"):
-                rollouts = await evaluate_tasks(
+            where = environment_settings(backend, tasks, timeout_multiplier=config.timeout_multiplier)
+            run.record_fact("context_limit", who.context_limit)
+            settings = _rollout_settings(config, who.context_limit, run.path / "trials", where)
+            runner = RolloutRunner(settings, who.renderer)
+            try:
+                return await run_evaluation(
+                    plan,
                     run,
-                    pool,
-                    tasks,
-                    sampler,
-                    stage="eval",
-                    attempts=config.attempts,
-                    seed=config.seed,
+                    RolloutPool(runner, concurrency=config.n_parallel_envs),
+                    who.sampler,
+                    tokenizer=who.tokenizer,
+                    service=service.value,
                     progress=progress,
+                    prices=model_prices(config.model_name, config.prices)
+                    if service is Service.TINKER
+                    else Prices(),
                 )
-        excluded = sum(not rollout.outcome.scored for rollout in rollouts)
-        return EvalResult(rate_of(rollouts), excluded, rollouts, run.path)
+            finally:
+                await runner.close()
+
+
+def _service_of(config: EvalConfig) -> Service:
+    if config.agent in UNASKING:
+        return Service.NONE
+    return choose_service(
+        config.model_name,
+        chosen=config.model_service,
+        base_url=config.base_url,
+        checkpoint_url=config.checkpoint_url,
+    )
+
+
+@asynccontextmanager
+async def _evaluated(
+    config: EvalConfig, service: Service, model: _Model, checkpoint: str | None, state: Path, log: Path
+) -> AsyncIterator[_Evaluated]:
+    """Starts what is needed to ask the model, for as long as it is asked."""
+    if service is Service.NONE:
+        yield _Evaluated(NoModel(), model.renderer, config.context_limit or UNKNOWN_LIMIT, None)
+        return
+    if service is Service.LITELLM:
+        chat = ChatSampler(config.model_name, base_url=config.base_url, temperature=config.temperature)
+        yield _Evaluated(chat, model.renderer, config.context_limit or chat.context_limit(), None)
+        return
+    async with _service(config, state, log, service) as client:
+        weights = await client.create_sampling_client_async(
+            model_path=checkpoint, base_model=None if checkpoint else config.model_name
+        )
+        sampler = TinkerSampler(
+            weights,
+            policy_version=0,
+            stop=model.renderer.get_stop_token_ids(),
+            temperature=config.temperature,
+        )
+        limit = await _context_limit(config, client)
+        yield _Evaluated(sampler, model.renderer, limit, model.tokenizer)
 
 
 async def replay_stored(run_path: Path, which: str) -> ReplayReport:
@@ -232,23 +358,23 @@ def new_run_name(run_root: Path, model_name: str) -> str:
     return next(name for name in names if not (run_root / name).exists())
 
 
-def _check(config: RolloutConfig) -> _Model:
+def _check(config: RolloutConfig, service: Service | None = None) -> _Model:
     """Refuses what could not work, and opens the tokenizer."""
+    service = service or (Service.ENGINE if config.base_url is None else Service.TINKER)
     logging.getLogger().setLevel(config.log_level.upper())
-    if config.base_url is not None and not os.environ.get("TINKER_API_KEY"):
-        raise MissingKeyError(
-            f"base_url is {config.base_url} but there is no TINKER_API_KEY: put it into .env."
-        )
-    source: Path | str = config.model_name
-    if config.base_url is None or config.model_name == "termrl/tiny":
-        source = resolve_model(config.model_name)
+    require_key(service, config.model_name, config.base_url)
+    # Where nothing is said in tokens any tokenizer will do.
+    model_name = "termrl/tiny" if service in (Service.LITELLM, Service.NONE) else config.model_name
+    source: Path | str = model_name
+    if service is Service.ENGINE or model_name == "termrl/tiny":
+        source = resolve_model(model_name, say=print)
     import_path_of(config.agent)
     RewardRule.parse(config.reward)
     load_reward_function(config.reward_fn)
     _warn_of_what_will_disappoint(config)
     tokenizer = load_tokenizer(source)
     choice = choose_renderer(
-        tokenizer, config.model_name, name=config.renderer, keep_thinking=_keeps_thinking(config)
+        tokenizer, model_name, name=config.renderer, keep_thinking=_keeps_thinking(config)
     )
     return _Model(tokenizer, choice)
 
@@ -284,13 +410,33 @@ def _record(run: Run, config: RolloutConfig, model: _Model) -> None:
     run.record_fact("early_return", _returns_early(config))
 
 
-def _held_out_tasks(config: TrainConfig) -> dict[str, list[HarborTask]]:
+def _tasks(config: TrainConfig, progress: Progress) -> tuple[list[HarborTask], dict[str, list[HarborTask]]]:
+    """The tasks to train on, and the sets of those held out."""
+    tasks, split = split_tasks(select_tasks(_usable(config, config.dataset, progress), config), config)
     sources = {HELD_OUT: config.eval_dataset, HELD_OUT_FAMILIES: config.eval_dataset_families}
-    return {
-        name: load_harbor_tasks(source)[: config.eval_n_tasks]
+    held_out = {
+        name: _usable(config, source, progress)
         for name, source in sources.items()
-        if source is not None
+        if source is not None and split is None
     }
+    if split is not None:
+        held_out = {HELD_OUT: split}
+    for members in held_out.values():
+        refuse_overlap(tasks, members)
+    if config.warmup.enabled:
+        demonstrated_tasks(tasks, config)
+    return tasks, {name: members[: config.eval_n_tasks] for name, members in held_out.items()}
+
+
+def _usable(config: RolloutConfig, source: str, progress: Progress) -> list[HarborTask]:
+    """The tasks of a dataset that this run may use; the progress hears of those that are left out."""
+    return usable_tasks(
+        source,
+        run_root=Path(config.run_root).expanduser(),
+        on_bad_task=config.on_bad_task,
+        quarantine=config.quarantine,
+        note=progress.note,
+    )
 
 
 def _open_run(config: RolloutConfig) -> Run:
@@ -299,35 +445,47 @@ def _open_run(config: RolloutConfig) -> Run:
     kind = "train" if isinstance(config, TrainConfig) else "eval"
     if not (path / DATABASE).exists():
         return Run.create(path, kind=kind, settings=to_dict(chz.replace(config, run_name=path.name)))
-    if config.behavior_if_run_exists == "raise":
-        raise RunExistsError(f"The run {path} is there already: give another run_name, or go on with it.")
+    if config.behavior_if_run_exists == "new":
+        path = path.with_name(free_name(path))
+        return Run.create(path, kind=kind, settings=to_dict(chz.replace(config, run_name=path.name)))
+    if config.behavior_if_run_exists != "resume":
+        raise RunExistsError(
+            f"The run {path} is there already: give another run_name, or go on with it "
+            "(behavior_if_run_exists=resume)."
+        )
     return Run.open(path, write=True)
 
 
-def _checkpoint(config: EvalConfig) -> tuple[str | None, Path | None]:
+async def _checkpoint(config: EvalConfig, service: Service) -> tuple[str | None, Path | None]:
     """The weights to sample from and, where a run's own engine holds them, that engine's state."""
-    if config.checkpoint_url is None or config.checkpoint_url.startswith("tinker://"):
-        return config.checkpoint_url, None
-    path = find_run(config.checkpoint_url, Path(config.run_root).expanduser())
-    with Run.open(path) as run:
-        checkpoints = run.checkpoints()
-    if not checkpoints:
-        raise UserError(f"The run {path} has no checkpoint yet: give another one, or a tinker:// path.")
-    return checkpoints[-1].sampler_path, path / "engine"
+    if config.checkpoint_url is None or service is Service.NONE:
+        return None, None
+    if service is Service.LITELLM:
+        raise ServiceUnclearError(
+            f"checkpoint_url is {config.checkpoint_url}, and litellm knows no checkpoints: leave it out, or "
+            "say model_service=tinker."
+        )
+    if service is Service.ENGINE:
+        found = local_checkpoint(config.checkpoint_url, config.model_name, Path(config.run_root).expanduser())
+        return found.path, found.state
+    await require_remote_checkpoint(config.checkpoint_url, config.model_name, base_url=config.base_url)
+    return config.checkpoint_url, None
 
 
 @asynccontextmanager
-async def _service(config: RolloutConfig, state: Path, log: Path) -> AsyncIterator[tinker.ServiceClient]:
+async def _service(
+    config: RolloutConfig, state: Path, log: Path, service: Service | None = None
+) -> AsyncIterator[tinker.ServiceClient]:
     """The Tinker server that was named, or the embedded engine for as long as it is needed."""
-    if config.base_url is not None:
-        with tinker.ServiceClient(base_url=config.base_url) as service:
-            yield service
+    if config.base_url is not None or service is Service.TINKER:
+        with tinker.ServiceClient(base_url=config.base_url) as client:
+            yield client
         return
     async with start_engine(
         state, models=(config.model_name,), log_path=log, cache_dir=cache_directory() / "compiled"
     ) as engine:
-        with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as service:
-            yield service
+        with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as client:
+            yield client
 
 
 async def _with_snapshots(
@@ -346,18 +504,30 @@ async def _pool(
     run: Run,
     where: Mapping[str, Any],
 ) -> RolloutPool:
-    limit = config.context_limit
-    if limit is None:
-        served = await service.get_server_capabilities_async()
-        limits = {model.model_name: model.max_context_length for model in served.supported_models}
-        limit = limits.get(config.model_name)
-    if limit is None:
+    limit = await _context_limit(config, service)
+    run.record_fact("context_limit", limit)
+    settings = _rollout_settings(config, limit, run.path / "trials", where)
+    runner = RolloutRunner(settings, renderer)
+    return RolloutPool(runner, concurrency=config.n_parallel_envs, prewarm=config.prewarm)
+
+
+async def _context_limit(config: RolloutConfig, service: tinker.ServiceClient) -> int:
+    """The context that was asked for, or all that the server gives the model."""
+    served = await service.get_server_capabilities_async()
+    limits = {model.model_name: model.max_context_length for model in served.supported_models}
+    most = limits.get(config.model_name)
+    if config.context_limit is not None:
+        if most is not None and config.context_limit > most:
+            raise UserError(
+                f"context_limit is {config.context_limit}, but the server gives {config.model_name} {most} "
+                "tokens: lower it, or leave it out."
+            )
+        return config.context_limit
+    if most is None:
         raise UserError(
             f"The server does not say how long {config.model_name}'s context is: set context_limit."
         )
-    run.record_fact("context_limit", limit)
-    settings = _rollout_settings(config, limit, run.path / "trials", where)
-    return RolloutPool(RolloutRunner(settings, renderer), concurrency=config.n_parallel_envs)
+    return most
 
 
 def _rollout_settings(
@@ -380,8 +550,21 @@ def _rollout_settings(
         gateway_port=config.gateway_port,
         gateway_tunnel=config.gateway_tunnel,
         keep_trials=config.keep_trials,
+        **(_evaluation_settings(config) if isinstance(config, EvalConfig) else {}),
         **where,
     )
+
+
+def _evaluation_settings(config: EvalConfig) -> dict[str, Any]:
+    kwargs = {name: _typed(value) for name, value in config.agent_kwargs.items()}
+    return {"agent_kwargs": tuple(kwargs.items()), "timeout_multiplier": config.timeout_multiplier}
+
+
+def _typed(value: float | str) -> Any:
+    """A setting of the agent's as it was meant: whole numbers, true and false, texts."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    return {"true": True, "false": False, "none": None}.get(value.lower(), value)
 
 
 def _evaluation(
@@ -389,12 +572,11 @@ def _evaluation(
     pool: RolloutPool,
     held_out: dict[str, list[HarborTask]],
     config: TrainConfig,
-    progress: Progress,
 ) -> Evaluate:
     tasks = [task for members in held_out.values() for task in members]
     set_of = {task.task_name: name for name, members in held_out.items() for task in members}
 
-    async def evaluate_held_out(name: str, step: int, sampler: Sampler) -> None:
+    async def evaluate_held_out(name: str, step: int, sampler: Sampler, progress: Progress) -> None:
         await evaluate_tasks(
             run,
             pool,

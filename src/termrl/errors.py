@@ -7,6 +7,16 @@ class UserError(Exception):
     exit_code = 2
 
 
+class LimitReachedError(UserError):
+    """A limit of time, tokens or money is reached; everything is stored. Exit code 3."""
+
+    exit_code = 3
+
+
+class Interrupted(Exception):
+    """The user asked a run to end; everything is stored and it can go on."""
+
+
 class StorageError(UserError):
     """What was to be kept could not be written; everything stored before is intact. Exit code 1."""
 

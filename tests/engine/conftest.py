@@ -16,8 +16,9 @@ import tinker
 from anyio.from_thread import start_blocking_portal
 from tokenizers import Tokenizer, decoders, models
 
+from termrl.engine.architecture import LlamaConfig
 from termrl.engine.compilation import set_up_jax
-from termrl.engine.llama import LlamaConfig, Params, init_params
+from termrl.engine.llama import Params, init_params
 from termrl.engine.models import BaseModel, load_base_model
 from termrl.engine.process import EngineHandle, start_engine
 from termrl.engine.weights import save_model

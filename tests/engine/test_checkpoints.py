@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from termrl.engine.adam import AdamState, init_adam
+from termrl.engine.architecture import LlamaConfig
 from termrl.engine.checkpoints import (
     CheckpointError,
     CheckpointInfo,
@@ -15,7 +16,7 @@ from termrl.engine.checkpoints import (
     CheckpointPath,
     CheckpointStore,
 )
-from termrl.engine.llama import LlamaConfig
+from termrl.engine.llama import init_params
 from termrl.engine.lora import LoraSpec, init_lora
 
 CONFIG = LlamaConfig(
@@ -27,7 +28,7 @@ CONFIG = LlamaConfig(
     num_key_value_heads=1,
 )
 SPEC = LoraSpec(rank=4)
-LORA = init_lora(CONFIG, SPEC, seed=0)
+LORA = init_lora(CONFIG, init_params(CONFIG, 0), SPEC, seed=0)
 PATH = CheckpointPath("run:train:0", "weights", "step-1")
 
 

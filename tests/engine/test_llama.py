@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from termrl.engine.llama import LlamaConfig, ModelConfigError, Params, init_params, target_logprobs
+from termrl.engine.architecture import LlamaConfig, ModelConfigError
+from termrl.engine.llama import Params, init_params, target_logprobs
 from termrl.engine.weights import ModelFilesError, load_model, save_model
 
 CONFIG = LlamaConfig(
@@ -45,7 +46,8 @@ def reference_logprobs(params: Params, config: LlamaConfig, tokens: np.ndarray) 
 
     x = np.asarray(params.embed, np.float64)[tokens]
     for i in range(config.num_hidden_layers):
-        layer = {name: np.asarray(value[i], np.float64) for name, value in params.layers._asdict().items()}
+        named = params.layers._asdict().items()
+        layer = {name: np.asarray(value[i], np.float64) for name, value in named if value is not None}
         h = norm(x, layer["attn_norm"])
         heads = []
         for head in range(config.num_attention_heads):
@@ -92,11 +94,12 @@ def test_a_model_comes_back_from_its_directory(tmp_path: Path, dtype: str, error
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model_type": "qwen3"}, "type 'llama'"),
+        ({"model_type": "mamba"}, "type llama, qwen2, qwen3, not 'mamba'"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rotary scaling"),
         ({"attention_bias": True}, "biases"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"head_dim": 999}, "head_dim"),
+        ({"head_dim": None, "hidden_size": 33}, "4 heads in a hidden size of 33"),
+        ({"use_sliding_window": True}, "sliding"),
     ],
 )
 def test_a_model_that_would_be_computed_wrongly_is_refused(change: dict[str, object], said: str) -> None:

@@ -11,8 +11,17 @@ import pytest
 
 from termrl.engine.adam import AdamSettings, adam_step, global_norm, init_adam
 from termrl.engine.batches import plan
-from termrl.engine.lora import LoraSpec
-from termrl.engine.losses import LossError, clip_range, find_loss, token_loss
+from termrl.engine.llama import target_logprobs
+from termrl.engine.lora import Lora, LoraSpec, merge
+from termrl.engine.losses import (
+    LOSSES,
+    LossError,
+    LossSettings,
+    TokenInputs,
+    find_loss,
+    read_settings,
+    token_loss,
+)
 from termrl.engine.models import BaseModel
 from termrl.engine.trainer import Datum, DatumError, GradientError, PassResult, Trainer
 
@@ -49,31 +58,62 @@ def make_data(lengths: Sequence[int], seed: int = 0) -> list[Datum]:
     ]
 
 
-def reference_loss(
-    name: str, logprobs: np.ndarray, datum: Datum, low: float = 0.8, high: float = 1.2
-) -> float:
-    if name == "cross_entropy":
-        return float(-(logprobs * datum.weights).sum())
-    ratio = np.exp(logprobs - datum.sampled)
-    if name == "importance_sampling":
-        return float(-(ratio * datum.weights).sum())
-    return float(-np.minimum(ratio * datum.weights, np.clip(ratio, low, high) * datum.weights).sum())
+def reference_costs(name: str, logprobs: jax.Array, datum: Datum) -> jax.Array:
+    """The losses written down plainly, with their default settings."""
+    stop, weights = jax.lax.stop_gradient, jnp.asarray(datum.weights)
+    gap = logprobs - jnp.asarray(datum.sampled)
+    ratio = jnp.exp(gap)
+    sequence = jnp.exp(stop(gap[np.flatnonzero(datum.weights)].mean()) + logprobs - stop(logprobs))
+    formulas = {
+        "cross_entropy": lambda: -logprobs * weights,
+        "importance_sampling": lambda: -ratio * weights,
+        "ppo": lambda: -jnp.minimum(ratio * weights, jnp.clip(ratio, 0.8, 1.2) * weights),
+        "cispo": lambda: -stop(jnp.clip(ratio, 0.0, 4.0)) * logprobs * weights,
+        "dro": lambda: -(logprobs * weights - 0.5 * 0.05 * gap**2),
+        "gspo": lambda: -jnp.minimum(sequence * weights, jnp.clip(sequence, 0.8, 1.2) * weights),
+        "stable_reinforce": lambda: -logprobs * weights + 0.01 * (ratio - 1 - gap),
+    }
+    return formulas[name]()
 
 
-@pytest.mark.parametrize("name", ["cross_entropy", "importance_sampling", "ppo"])
+@pytest.mark.parametrize("name", LOSSES)
 def test_losses_are_sums_as_defined_and_forward_agrees_with_backward(base: BaseModel, name: str) -> None:
     trainer, data = make_trainer(base), make_data([40, 64, 9])
     both = finish(trainer.run(data, name, {}, backward=True))
     only = finish(trainer.run(data, name, {}, backward=False))
     for datum, logprobs, cost in zip(data, both.logprobs, both.costs, strict=True):
         assert logprobs.shape == cost.shape == datum.tokens.shape
-        assert cost.sum() == pytest.approx(reference_loss(name, logprobs, datum), rel=1e-4)
+        np.testing.assert_allclose(cost, reference_costs(name, jnp.asarray(logprobs), datum), rtol=1e-4)
     assert both.loss == pytest.approx(sum(float(cost.sum()) for cost in both.costs), rel=1e-5)
     assert only.loss == pytest.approx(both.loss, rel=1e-4)
     np.testing.assert_allclose(only.logprobs[1], both.logprobs[1], atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["cross_entropy", "importance_sampling", "ppo"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_agree_with_autodiff_of_the_plain_loss(base: BaseModel, name: str) -> None:
+    trainer, data = make_trainer(base), make_data([40])
+    finish(trainer.run(data, name, {}, backward=True))
+
+    def plain(lora: Lora) -> jax.Array:
+        params = merge(trainer.base.params, lora)
+        total = jnp.zeros(())
+        for datum in data:
+            tokens, targets = jnp.asarray(datum.tokens)[None], jnp.asarray(datum.targets)[None]
+            logprobs = target_logprobs(params, base.config, tokens, targets)[0]
+            total += reference_costs(name, logprobs, datum).sum()
+        return total
+
+    expected = jax.jit(jax.grad(plain))(trainer.lora)
+    scale = float(global_norm(expected))
+    jax.tree.map(
+        lambda found, right: np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-5 * scale),
+        trainer._gradients,
+        expected,
+    )
+
+
+# The other losses stop gradients on purpose: their value's slope is not their gradient.
+@pytest.mark.parametrize("name", ["cross_entropy", "importance_sampling", "ppo", "dro", "stable_reinforce"])
 def test_gradients_agree_with_finite_differences(base: BaseModel, name: str) -> None:
     trainer, data = make_trainer(base), make_data([40, 64, 9])
     finish(trainer.run(data, name, {}, backward=True))
@@ -100,14 +140,9 @@ def test_gradients_agree_with_finite_differences(base: BaseModel, name: str) -> 
 
 def test_clipped_tokens_have_no_gradient_and_masked_tokens_cannot_make_it_nan() -> None:
     def cost(logprobs: jax.Array, weights: list[float], sampled: list[float]) -> jax.Array:
-        return token_loss(
-            jnp.asarray(2),
-            logprobs,
-            jnp.asarray(weights),
-            jnp.asarray(sampled),
-            jnp.asarray(0.8),
-            jnp.asarray(1.2),
-        ).sum()
+        row = jnp.asarray([weights])
+        inputs = TokenInputs(row, jnp.asarray([sampled]), row * 0 + 0.8, row * 0 + 1.2, row * 0)
+        return token_loss(jnp.asarray(2), logprobs[None], inputs, jnp.zeros(())).sum()
 
     logprobs = jnp.asarray([-1.0, -1.0, -1.0])
     # A ratio above the range with a positive advantage, one inside it, and a masked one that overflows.
@@ -115,15 +150,74 @@ def test_clipped_tokens_have_no_gradient_and_masked_tokens_cannot_make_it_nan() 
     np.testing.assert_allclose(gradient, [0.0, -1.0, 0.0])
 
 
-def test_clip_settings_come_from_the_config_and_unknown_ones_are_refused() -> None:
-    assert clip_range("ppo", {}) == (0.8, 1.2)
-    assert clip_range("ppo", {"clip_low_threshold": 0.5, "clip_high_threshold": 3.0}) == (0.5, 3.0)
-    with pytest.raises(LossError, match="clip_lo'"):
-        clip_range("ppo", {"clip_lo": 0.5})
+def test_settings_come_from_the_config_and_unknown_ones_are_refused() -> None:
+    assert read_settings("ppo", {}) == LossSettings(0.8, 1.2)
+    assert read_settings("cispo", {"clip_high_threshold": 3.0}) == LossSettings(0.0, 3.0)
+    assert read_settings("dro", {"beta": 0.5}).coefficient == 0.5
+    with pytest.raises(LossError, match="clip_low_threshold, clip_high_threshold"):
+        read_settings("ppo", {"clip_lo": 0.5})
     with pytest.raises(LossError, match="takes none"):
-        clip_range("cross_entropy", {"clip_low_threshold": 0.5})
-    with pytest.raises(LossError, match="has cross_entropy, importance_sampling, ppo"):
-        find_loss("gspo")
+        read_settings("cross_entropy", {"clip_low_threshold": 0.5})
+    with pytest.raises(LossError, match="0 or more"):
+        read_settings("dro", {"beta": -1.0})
+    with pytest.raises(LossError, match="no loss 'hinge'; it has cross_entropy, importance_sampling"):
+        find_loss("hinge")
+    with pytest.raises(LossError, match="forward_backward_custom"):
+        find_loss("custom")
+
+
+def test_a_token_may_have_its_own_clip_range_and_a_sequence_its_own_ratio_mask(base: BaseModel) -> None:
+    trainer, [datum] = make_trainer(base), make_data([12])
+    wide = dataclasses.replace(datum, low=np.zeros(12), high=np.full(12, np.inf))
+    free = finish(trainer.run([datum], "importance_sampling", {}, backward=False))
+    assert finish(trainer.run([wide], "ppo", {}, backward=False)).loss == pytest.approx(free.loss, rel=1e-5)
+    first = dataclasses.replace(wide, mask=(np.arange(12) == 0).astype(np.float32))
+    found = finish(trainer.run([first], "gspo", {}, backward=False))
+    ratio = np.exp(found.logprobs[0][0] - datum.sampled[0])
+    np.testing.assert_allclose(found.costs[0], -ratio * datum.weights, rtol=1e-4)
+
+
+def test_cross_entropy_takes_several_targets_a_token(base: BaseModel) -> None:
+    trainer, [one, two] = make_trainer(base), make_data([12, 30])
+    several = dataclasses.replace(
+        one,
+        targets=np.stack([one.targets, one.targets[::-1], one.tokens], axis=1),
+        weights=np.stack([one.weights, one.weights * 0, one.weights * 2], axis=1),
+    )
+    mixed = finish(trainer.run([several, two], "cross_entropy", {}, backward=True))
+    gradients = trainer._gradients
+    assert [row.shape for row in mixed.logprobs] == [(12, 3), (30,)]
+    plain = make_trainer(base)
+    copy = dataclasses.replace(one, targets=one.tokens, weights=one.weights * 2)
+    single = finish(plain.run([one, copy, two], "cross_entropy", {}, backward=True))
+    np.testing.assert_allclose(mixed.logprobs[0][:, 0], single.logprobs[0], atol=1e-5)
+    np.testing.assert_allclose(mixed.logprobs[0][:, 2], single.logprobs[1], atol=1e-5)
+    assert mixed.loss == pytest.approx(single.loss, rel=1e-4)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), gradients, plain._gradients
+    )
+
+
+def test_full_fine_tuning_changes_every_weight_and_starts_from_the_base(base: BaseModel) -> None:
+    trainer, data = Trainer(base, LoraSpec(0), 0), make_data([40, 20])
+    before = finish(trainer.run(data, "cross_entropy", {}, backward=False)).loss
+    plain = finish(Trainer(base, LoraSpec(4), 0).run(data, "cross_entropy", {}, backward=False)).loss
+    assert before == pytest.approx(plain, rel=1e-6)
+    finish(trainer.run(data, "cross_entropy", {}, backward=True))
+    trainer.optim_step(AdamSettings(learning_rate=1e-3))
+    assert finish(trainer.run(data, "cross_entropy", {}, backward=False)).loss < before
+    start = Trainer(base, LoraSpec(0), 0).lora
+    assert set(start) >= {"embed", "final_norm", "q", "down", "attn_norm"}
+    for name, pair in trainer.lora.items():
+        assert not np.array_equal(pair["w"], start[name]["w"]), name
+
+
+def test_alpha_scales_the_adapters_update(base: BaseModel) -> None:
+    half, whole = (Trainer(base, LoraSpec(4, alpha=alpha), 0) for alpha in (16.0, 32.0))
+    for trainer in (half, whole):
+        trainer.load(make_trainer(base).lora, None)
+    change = [trainer.merged_params().layers.q - base.params.layers.q for trainer in (half, whole)]
+    np.testing.assert_allclose(2 * change[0], change[1], rtol=1e-3, atol=1e-6)
 
 
 def test_adam_agrees_with_a_plain_version_with_decay_and_clipping() -> None:
@@ -185,3 +279,14 @@ def test_a_plan_covers_every_sequence_once_and_fits_it() -> None:
     assert all(lengths[i] <= batch.length for batch in batches for i in batch.members)
     assert all(len(batch.members) <= batch.height for batch in batches)
     assert len({(batch.height, batch.length) for batch in batches}) <= 12
+
+
+def test_a_fine_plan_pads_by_less_than_15_per_cent() -> None:
+    rng = np.random.default_rng(0)
+    for low, high in ((20, 200), (100, 1500), (1000, 8000)):
+        lengths = rng.integers(low, high, 64).tolist()
+        batches = plan(lengths, fine=True)
+        assert sorted(i for batch in batches for i in batch.members) == list(range(64))
+        assert all(lengths[i] <= batch.length for batch in batches for i in batch.members)
+        padded = sum(batch.height * batch.length for batch in batches)
+        assert padded < 1.15 * sum(lengths)

@@ -1,9 +1,11 @@
 import numpy as np
+import pytest
 
 from termrl.evaluate.intervals import solve_rate
 
 
-def test_the_interval_covers_the_true_rate_about_as_often_as_it_says() -> None:
+def test_the_interval_covers_the_true_rate_about_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("termrl.evaluate.intervals.RESAMPLES", 1000)
     rng = np.random.default_rng(0)
     covered = 0
     for trial in range(200):

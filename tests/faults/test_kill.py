@@ -1,6 +1,7 @@
 """`kill -9` of a real training run and its engine, then the same command again."""
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -119,3 +120,41 @@ def test_a_finished_run_named_again_does_nothing_and_says_so(tmp_path: Path) -> 
     finish(tmp_path, "done")
     assert stored(tmp_path / "done") == before
     assert f"has its {STEPS} steps already" in (tmp_path / "done.log").read_text()
+
+
+@pytest.mark.timeout(900)
+def test_an_off_policy_run_killed_at_random_ends_in_the_weights_of_its_stored_rollouts() -> None:
+    kills = Path(__file__).parents[2] / "bench" / "kills.py"
+    ended = subprocess.run(
+        [sys.executable, str(kills), "--modes", "async", "--kills", "2", "--steps", "3", "--check"],
+        capture_output=True,
+        text=True,
+        timeout=880,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr[-3000:]
+    assert re.search("async: [12] kills over 3 steps: nothing lost", ended.stdout), ended.stdout
+
+
+@pytest.mark.timeout(900)
+def test_an_interrupt_ends_what_is_in_flight_a_second_one_stops_at_once_and_both_can_go_on(
+    tmp_path: Path,
+) -> None:
+    finish(tmp_path, "whole")
+    for count, interrupts in ((2, 1), (GROUPS * MEMBERS + 2, 2)):
+        process = start(tmp_path, "broken")
+        deadline = time.monotonic() + 240
+        while len(stored(tmp_path / "broken")) < count:
+            assert process.poll() is None, (tmp_path / "broken.log").read_text()[-3000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        before = stored(tmp_path / "broken")
+        for _ in range(interrupts):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        assert process.wait(timeout=120) == 130
+        assert before.items() <= stored(tmp_path / "broken").items()
+    log = (tmp_path / "broken.log").read_text()
+    assert "Ending what is in flight" in log
+    assert "`termrl train run_name=broken` goes on from what is stored" in log
+    finish(tmp_path, "broken")
+    assert final_weights(tmp_path / "broken") == final_weights(tmp_path / "whole")

@@ -1,7 +1,7 @@
 import numpy as np
 import tinker
 
-from termrl.learn.datums import rollout_datums, supervised_datum
+from termrl.learn.datums import rollout_lessons, supervised_datum
 from termrl.policy.transcript import Turn, segments_of
 
 
@@ -21,7 +21,7 @@ TURNS = [
 
 
 def test_prefix_merging_matches_the_reference_vectors() -> None:
-    first, second = rollout_datums(TURNS, 0.5)
+    first, second = (lesson.datum() for lesson in rollout_lessons(TURNS, 0.5))
     assert first.model_input.to_ints() == [1, 2, 3, 10, 11, 20]
     assert values(first, "target_tokens") == [2, 3, 10, 11, 20, 30]
     assert values(first, "logprobs") == [0, 0, -0.5, -0.25, 0, -1]
@@ -45,6 +45,6 @@ def test_training_tokens_grow_with_the_conversation_not_with_its_square() -> Non
         for _ in range(turn_count):
             turns.append(turn([*stream, 1, 2, 3], [4, 5], [0, 0]))
             stream = list(turns[-1].tokens)
-        return sum(datum.model_input.length for datum in rollout_datums(turns, 1.0))
+        return sum(lesson.length for lesson in rollout_lessons(turns, 1.0))
 
     assert tokens(100) <= 2.2 * tokens(50)

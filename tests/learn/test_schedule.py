@@ -23,14 +23,13 @@ def test_adam_is_told_every_setting() -> None:
     config = TrainConfig(
         learning_rate=2e-3,
         lr_schedule="linear",
-        max_steps=10,
         adam_beta1=0.8,
         adam_beta2=0.99,
         adam_eps=1e-6,
         weight_decay=0.1,
         grad_clip_norm=1.5,
     )
-    adam = adam_at(5, config)
+    adam = adam_at(5, 10, config)
     assert adam.learning_rate == pytest.approx(1e-3)
     assert (adam.beta1, adam.beta2, adam.eps) == (0.8, 0.99, 1e-6)
     assert (adam.weight_decay, adam.grad_clip_norm) == (0.1, 1.5)
@@ -44,5 +43,5 @@ def test_a_negative_setting_of_the_optimizer_is_refused(setting: str) -> None:
 
 @pytest.mark.parametrize("setting", ["adam_beta1", "adam_beta2"])
 def test_a_beta_of_one_or_more_is_refused(setting: str) -> None:
-    with pytest.raises(ContradictionError, match=f"{setting} is 1.0: it must be below 1"):
+    with pytest.raises(ContradictionError, match=f"{setting} is 1.0: it must be from 0 to below 1"):
         TrainConfig(**{setting: 1.0})  # type: ignore[arg-type]

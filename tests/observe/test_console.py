@@ -9,7 +9,7 @@ from rich.console import Console
 from termrl.learn.progress import Progress
 from termrl.observe.board import Board, show_figure, show_seconds
 from termrl.observe.console import LineConsole, open_console
-from termrl.observe.live import LiveConsole, draw
+from termrl.observe.live import LiveConsole, StreamingConsole, draw
 
 
 class Terminal(io.StringIO):
@@ -100,6 +100,27 @@ def test_the_drawing_draws_while_it_lasts_and_leaves_its_phases_behind() -> None
     assert "warm-up" in last
     assert "reinforcement learning" in last
     assert "copy-file-3" not in last
+
+
+def test_a_running_score_is_shown_with_its_interval() -> None:
+    board = Board()
+    board.phase("evaluation", 10)
+    board.figures |= {"solve_rate": 0.45, "low": 0.301, "high": 0.6, "sandboxes": 4}
+    assert board.shown_figures() == ["solved 45% [30, 60]", "4 sandboxes"]
+
+
+def test_a_streaming_console_leaves_every_line_on_the_screen() -> None:
+    terminal = Terminal()
+    console = StreamingConsole(terminal)
+    console.phase("evaluation", 30)
+    for number in range(30):
+        console.note(f"[task-{number}:0] PASS")
+        console.advance(1, solve_rate=1.0, low=0.9, high=1.0)
+    console.close()
+    text = terminal.getvalue()
+    assert all(text.count(f"[task-{number}:0] PASS") == 1 for number in range(30))
+    assert "solved 100% [90, 100]" in text
+    assert "30 of 30" in text
 
 
 def test_times_and_figures_read_as_a_person_writes_them() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import tinker
 
-from termrl.engine.llama import LlamaConfig, init_params
+from termrl.engine.architecture import LlamaConfig
+from termrl.engine.llama import init_params
 from termrl.engine.process import start_engine
 from termrl.engine.weights import save_model
 from termrl.policy.chatml import ChatMLRenderer

@@ -171,7 +171,7 @@ def test_snapshots_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
         ("create", dataset, "task_indices=9"): "has 3 tasks",
         ("create", dataset, "environment_type=e2b"): "e2b",
         ("create", dataset, "ttl_hours=-1"): "above 0",
-        ("create", dataset, "agent=nobody"): "There is no agent 'nobody'",
+        ("create", dataset, "agent=nobody"): "there is no agent 'nobody'",
         ("destroy", "missing"): "There is no snapshot 'missing'",
     }.items():
         assert main(["snapshot", *words]) == 2

@@ -8,6 +8,7 @@ from termrl.policy.transcript import Turn
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.record import Rollout, Timings
 from termrl.store import Checkpoint, Place, Run, find_run, list_runs
+from termrl.store.ledger import DrawnGroup
 from termrl.store.run import DATABASE, RunBusyError
 from termrl.store.turns import encode_turns
 
@@ -102,3 +103,40 @@ def test_steps_checkpoints_and_phases_read_back(tmp_path: Path) -> None:
         assert run.phase_done("rl")
         assert not run.phase_done("warmup")
         assert run.settings == {"seed": 1}
+
+
+def test_the_ledger_reads_back_what_was_drawn_trained_and_credited(tmp_path: Path) -> None:
+    with new_run(tmp_path) as run:
+        groups = [DrawnGroup(0, "a", 0), DrawnGroup(1, "b", 0), DrawnGroup(2, "a", 3, in_place_of=0)]
+        run.ledger.draw(groups)
+        run.ledger.enter(0, 0, [1])
+        run.ledger.enter(0, 1, [2])
+        run.ledger.credit(0, [(1, 0, 0.5, -0.25)])
+    with Run.open(tmp_path / "one") as run:
+        assert list(run.ledger.groups().values()) == groups
+        assert run.ledger.batch(0) == [1, 2]
+        assert run.ledger.batches() == {1: 0, 2: 0}
+        assert run.ledger.credits(0) == [(1, 0, 0.5, -0.25)]
+        with pytest.raises(sqlite3.IntegrityError):
+            run.ledger.enter(1, 0, [2])
+
+
+def test_a_run_of_the_version_before_is_brought_up_to_date_and_goes_on(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "old", kind="train", settings={"batch_size": 2}) as run:
+        for step in range(2):
+            for group in range(2):
+                run.add_rollout(Place("train", step, group, 0), rollout())
+        run.record_step(0, {"reward": 0.5}, Checkpoint("start", 0, "state", "sampler"))
+    database = sqlite3.connect(tmp_path / "old" / DATABASE)
+    for table in ("groups", "batches", "credits"):
+        database.execute(f"DROP TABLE {table}")
+    database.execute("ALTER TABLE checkpoints DROP COLUMN kind")
+    database.execute("PRAGMA user_version=1")
+    database.commit()
+    database.close()
+    with Run.open(tmp_path / "old") as run:
+        assert sorted(run.ledger.groups()) == [0, 1, 2, 3]
+        assert run.ledger.batch(0) == [0, 1]
+        assert run.ledger.batch(1) == []
+        assert run.checkpoints() == [Checkpoint("start", 0, "state", "sampler")]
+        assert len(run.rollouts("train")) == 4

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from termrl.tasks import BUILTIN_DATASETS, HarborTask, Split, load_harbor_tasks, reference_commands
-from termrl.tasks.builtin import builtin_directory, builtin_tasks, task_files
+from termrl.tasks.basics import builtin_tasks, task_files
+from termrl.tasks.builtin import builtin_directory
 from termrl.tasks.errors import UnwritableCacheError
 from termrl.tasks.names import CONSONANTS, VOWELS, is_held_out
 
@@ -149,6 +150,7 @@ def test_the_names_of_the_built_in_datasets_are_listed() -> None:
         "termrl/basics:train",
         "termrl/basics:held_out",
         "termrl/basics:held_out_families",
+        "termrl/terminal-mini",
     )
 
 

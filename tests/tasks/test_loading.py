@@ -124,7 +124,7 @@ def test_a_task_directory_without_an_environment_is_refused_unless_it_names_an_i
     (task_dir / "environment").rmdir()
     with pytest.raises(MissingEnvironmentError) as error:
         load_harbor_tasks(tmp_path)
-    assert "has no environment directory" in the_sentence(error)
+    assert "does not say what its sandbox starts from" in the_sentence(error)
     (task_dir / "task.toml").write_text('[environment]\ndocker_image = "debian:12"\n')
     assert len(load_harbor_tasks(tmp_path)) == 1
 
@@ -174,10 +174,10 @@ def test_an_unknown_dataset_is_refused_with_the_nearest_name_and_where_it_was_lo
     assert "termrl/basics:held_out_families" in message
 
 
-def test_a_file_is_not_a_source(tmp_path: Path) -> None:
+def test_the_file_of_a_task_is_not_a_source(tmp_path: Path) -> None:
     with pytest.raises(UnknownDatasetError) as error:
         load_harbor_tasks(make_task(tmp_path / "hello") / "task.toml")
-    assert "is a file" in the_sentence(error)
+    assert "name its directory" in the_sentence(error)
 
 
 def test_a_directory_without_tasks_is_refused(tmp_path: Path) -> None:
@@ -190,16 +190,19 @@ def test_two_tasks_of_one_name_are_refused(tmp_path: Path) -> None:
     first, second = make_task(tmp_path / "a" / "hello"), make_task(tmp_path / "b" / "hello")
     with pytest.raises(DuplicateTaskError) as error:
         load_harbor_tasks(tmp_path)
-    assert the_sentence(error) == f"Two tasks are named hello, {first} and {second}; rename one of them."
+    assert the_sentence(error) == (
+        f"Two tasks are named hello, {first} and {second}; "
+        "rename one of them, or name the dataset that is meant."
+    )
 
 
 def test_validation_finds_what_harbor_would_refuse_when_the_trial_starts(tmp_path: Path) -> None:
     task_dir = make_task(tmp_path / "hello")
     validate_task_dir(task_dir)
-    (task_dir / "tests" / "outside").symlink_to("/etc/hostname")
+    (task_dir / "tests" / "loop").symlink_to("loop")
     with pytest.raises(InvalidTaskError) as error:
         validate_task_dir(task_dir)
-    assert "must stay within the task" in the_sentence(error)
+    assert "Harbor refuses the task" in the_sentence(error)
 
 
 def test_reference_commands_are_what_a_person_would_type(tmp_path: Path) -> None:

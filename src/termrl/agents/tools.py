@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 
 from harbor.agents.factory import AgentFactory
 from harbor.environments.base import BaseEnvironment
-from harbor.models.agent.name import AgentName
 from harbor.models.trial.config import AgentConfig
 
+from termrl.agents.choice import import_path_of
 from termrl.agents.stock import TmuxSession
 from termrl.errors import UserError
 from termrl.sandbox.freezing import AgentTools
@@ -20,23 +20,16 @@ TERMINAL_AGENTS = ("terminus-2", "bash", "oracle", "nop")
 """Those that need a terminal at most."""
 
 
-class UnknownAgent(UserError):
-    """An agent that neither we nor Harbor have."""
-
-
 def tools_of(agent: str, environment_type: str) -> AgentTools:
     """What to install for the agent on that backend, and the name that its content goes by."""
     if agent in TERMINAL_AGENTS:
         if environment_type == "local" or agent in ("oracle", "nop"):
             return AgentTools()
         return AgentTools("tmux", _install_tmux)
-    if ":" not in agent and agent not in {name.value for name in AgentName}:
-        raise UnknownAgent(
-            f"There is no agent '{agent}': `harbor` has {', '.join(n.value for n in AgentName)}."
-        )
+    import_path = import_path_of(agent)
 
     async def install(environment: BaseEnvironment) -> None:
-        config = AgentConfig(import_path=agent) if ":" in agent else AgentConfig(name=agent)
+        config = AgentConfig(import_path=import_path) if import_path else AgentConfig(name=agent)
         with TemporaryDirectory(prefix="termrl-agent-") as folder:
             made = AgentFactory.create_agent_from_config(config, logs_dir=Path(folder))
             await made.setup(environment)

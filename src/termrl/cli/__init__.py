@@ -16,14 +16,21 @@ from termrl.errors import UserError
 
 COMMANDS = {
     "train": ("termrl.cli.train", "train a model on tasks: key=value settings, config=FILE"),
+    "eval": ("termrl.cli.eval", "evaluate a model on tasks: key=value settings, config=FILE"),
+    "eval compare": ("termrl.cli.eval_compare", "compare evaluations of the same tasks"),
+    "eval power": ("termrl.cli.eval_power", "how many attempts it takes to see a difference"),
+    "setup": ("termrl.cli.setup", "ask for the keys that the chosen services need, test them, write .env"),
     "engine serve": ("termrl.cli.engine_serve", "serve the embedded engine to any Tinker client"),
     "tasks list": ("termrl.cli.tasks_list", "list the tasks of a dataset"),
+    "tasks show": ("termrl.cli.tasks_show", "show a dataset as a whole, or one of its tasks"),
+    "tasks datasets": ("termrl.cli.tasks_datasets", "list the datasets on this machine"),
+    "tasks pull": ("termrl.cli.tasks_pull", "fetch a dataset, or what is missing of it"),
+    "tasks remove": ("termrl.cli.tasks_remove", "remove a fetched dataset"),
+    "tasks check": ("termrl.cli.tasks_check", "try every task with oracle, no-op and cheating agents"),
+    "tasks split": ("termrl.cli.tasks_split", "split a dataset into train and held-out lists"),
+    "tasks new": ("termrl.cli.tasks_new", "write a task of one's own to begin with"),
     "runs list": ("termrl.cli.runs_list", "list the runs on this machine"),
     "runs show": ("termrl.cli.runs_show", "show what a run reached, and where its time went"),
-    "replay": (
-        "termrl.cli.replay",
-        "type a stored rollout's answers again in a fresh sandbox, without a model",
-    ),
     "snapshot create": (
         "termrl.cli.snapshot_create",
         "build the environments of a dataset once, to start from",
@@ -33,6 +40,10 @@ COMMANDS = {
     "snapshot renew": ("termrl.cli.snapshot_renew", "let snapshots live longer"),
     "snapshot destroy": ("termrl.cli.snapshot_destroy", "remove snapshots"),
     "snapshot sync": ("termrl.cli.snapshot_sync", "bring records and snapshots into step"),
+    "replay": (
+        "termrl.cli.replay",
+        "type a stored rollout's answers again in a fresh sandbox, without a model",
+    ),
     "sandbox list": ("termrl.cli.sandbox_list", "list what runs have open, and what a crash left behind"),
     "sandbox reap": ("termrl.cli.sandbox_reap", "remove what runs that are gone left behind"),
     "images import": ("termrl.cli.images_import", "import a root file system for the local sandbox"),
@@ -77,7 +88,7 @@ def _run(words: list[str]) -> int:
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:
-    for length in (1, 2):
+    for length in (2, 1):
         name = " ".join(words[:length])
         if name in COMMANDS:
             return name, words[length:]

@@ -10,3 +10,10 @@ def summary_of(path: Path) -> dict[str, Any]:
 
     with Run.open(path) as run:
         return summarize(run)
+
+
+def is_evaluation(path: Path) -> bool:
+    from termrl.store import Run
+
+    with Run.open(path) as run:
+        return run.kind == "eval"

@@ -1,15 +1,19 @@
 """`termrl train`: settings in, a run out, with the console while it lasts and the table at its end."""
 
+import asyncio
+import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from termrl import __version__
 from termrl.cli import INTERRUPTED
 from termrl.cli.summary import summary_of
+from termrl.errors import Interrupted
 
 if TYPE_CHECKING:
     from termrl.config import TrainConfig
+    from termrl.learn.progress import Progress
 
 
 def help_text() -> str:
@@ -38,17 +42,17 @@ def run(arguments: list[str]) -> int:
     console = open_console()
     try:
         console.phase("loading")
-        import asyncio
-
         import chz
 
-        from termrl.api import new_run_name, train
+        from termrl.api import new_run_name
 
+        if config.dry_run:
+            return _dry_run(config, console)
         if config.run_name is None:
             config = chz.replace(config, run_name=new_run_name(Path(config.run_root), config.model_name))
         console.note(f"run {config.run_name} in {config.run_root}")
-        summary = asyncio.run(train(config, progress=console))
-    except KeyboardInterrupt:
+        summary = asyncio.run(_train(config, console))
+    except (KeyboardInterrupt, Interrupted, asyncio.CancelledError):
         console.close()
         how = f"`termrl train run_name={config.run_name}` goes on from what is stored"
         print(f"interrupted: {how if config.run_name else 'nothing was started'}.", file=sys.stderr)
@@ -66,20 +70,83 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
+async def _train(config: "TrainConfig", console: "Progress") -> dict[str, Any]:
+    """The run; Ctrl-C once lets what is in flight end and keeps the weights, twice stops it at once."""
+    from termrl.api import train
+    from termrl.learn.stop import Stop
+
+    stop, work = Stop(), asyncio.current_task()
+    assert work is not None
+
+    def interrupt() -> None:
+        if stop.asked:
+            work.cancel()
+            return
+        stop.ask(Interrupted())
+        console.note("Ending what is in flight, then keeping the weights. Ctrl-C again stops now, resumably.")
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
+    return await train(config, progress=console, stop=stop)
+
+
+def _dry_run(config: "TrainConfig", console: "Progress") -> int:
+    from termrl.api import dry_run
+
+    estimate = asyncio.run(dry_run(config, progress=console))
+    console.close()
+    print("\n".join(estimate.lines()))
+    return 0
+
+
 def _resolve(arguments: list[str]) -> "TrainConfig":
     """What was typed, over the stored settings of a run that goes on."""
+    import chz
+
+    from termrl.config import TrainConfig
     from termrl.settings import build, read_arguments
 
     typed = read_arguments(arguments)
-    config = build(typed)
-    if config.run_name is None or config.behavior_if_run_exists != "resume" or not _run_path(config).is_dir():
+    config: TrainConfig = build(typed)
+    if config.run_name is None or not _run_path(config).is_dir():
         return config
 
-    from termrl.learn.resume import settle
+    from termrl.learn.resume import RunExistsError, free_name, settle
     from termrl.store import Run
 
+    behaviour: str = config.behavior_if_run_exists
+    if behaviour == "ask":
+        behaviour = _ask(config)
+    if behaviour == "error":
+        raise RunExistsError(
+            f"The run {_run_path(config)} is there already: give another run_name, or go on with it "
+            "(behavior_if_run_exists=resume)."
+        )
+    if behaviour == "new":
+        return chz.replace(config, run_name=free_name(_run_path(config)))
     with Run.open(_run_path(config)) as run:
-        return settle(run.settings, typed)
+        return settle(run.settings, {**typed, "behavior_if_run_exists": "resume"})
+
+
+def _ask(config: "TrainConfig") -> str:
+    """What the person at the terminal wants; where there is nobody to ask, that is said."""
+    from termrl.learn.resume import RunExistsError
+
+    if not sys.stdin.isatty():
+        raise RunExistsError(
+            f"The run {_run_path(config)} is there already and there is no terminal to ask at: say "
+            "behavior_if_run_exists=resume, new or error."
+        )
+    while True:
+        answer = input(
+            f"The run {config.run_name} is there already: [r]esume it, make a [n]ew one, or [q]uit? "
+        )
+        match answer.strip().lower()[:1]:
+            case "r":
+                return "resume"
+            case "n":
+                return "new"
+            case "q":
+                return "error"
 
 
 def _run_path(config: "TrainConfig") -> Path:

@@ -27,6 +27,9 @@ def main() -> None:
     parser.add_argument("--state-dir", type=Path, required=True)
     parser.add_argument("--cache-dir", type=Path)
     parser.add_argument("--with-parent", action="store_true")
+    parser.add_argument("--durable", action="store_true", help="keep a journal and go on after a kill")
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="devices that share one model")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     arguments = parser.parse_args()
     if arguments.with_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -34,7 +37,7 @@ def main() -> None:
 
     from termrl.engine.compilation import set_up_jax
 
-    set_up_jax(arguments.cache_dir or arguments.state_dir / "cache")
+    set_up_jax(arguments.cache_dir or arguments.state_dir / "cache", arguments.model)
 
     from termrl.engine.server import serve_forever
     from termrl.errors import UserError
@@ -54,6 +57,9 @@ def main() -> None:
             arguments.state_dir,
             os.environ.pop(KEY_VARIABLE, ""),
             on_ready,
+            durable=arguments.durable,
+            dtype=arguments.dtype,
+            tensor_parallel=arguments.tensor_parallel,
         )
 
     try:

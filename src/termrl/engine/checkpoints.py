@@ -1,8 +1,9 @@
-"""Checkpoints on disk, one safetensors file each, under `tinker://RUN/(weights|sampler_weights)/NAME`.
+"""Checkpoints on disk, one safetensors file each, under `tinker://RUN/KIND/NAME`.
 
-A file holds the adapter, for training states the optimizer too, and in its header what is needed to use it.
-It is written beside its place, synced and renamed: there is never half a checkpoint under a name, and what a
-caller was told is saved survives the machine going down. Expired checkpoints are removed when met.
+Kinds are weights, sampler_weights and external_weights. A file holds what was trained, for training states
+the optimizer too, and in its header what is needed to use it. It is written beside its place, synced and
+renamed: there is never half a checkpoint under a name, and what a caller was told is saved survives the
+machine going down. Expired checkpoints are removed when met.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from termrl.engine.adam import AdamState
 from termrl.engine.lora import Lora, LoraSpec
 from termrl.errors import UserError
 
-KINDS = {"weights": "training", "sampler_weights": "sampler"}
+KINDS = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,199}")
 
 
@@ -93,7 +95,9 @@ class CheckpointStore:
         adam: AdamState | None,
         *,
         overwrite: bool = False,
+        synced: bool = True,
     ) -> None:
+        """Without `synced` it survives the process but perhaps not the machine."""
         path.check()
         place = self._file(path)
         if not overwrite and self.find(path) is not None:
@@ -104,18 +108,21 @@ class CheckpointStore:
             tensors |= {f"square.{key}": value for key, value in _flatten(adam.square).items()}
             tensors["step"] = np.asarray(adam.step)
         header = asdict(info) | {"has_optimizer": adam is not None}
+        del header["size"]
         place.parent.mkdir(parents=True, exist_ok=True)
         beside = place.with_name(f".{place.name}.tmp")
         try:
             save_file(tensors, beside, metadata={"checkpoint": json.dumps(header)})
-            with open(beside, "rb") as file:
-                os.fsync(file.fileno())
+            if synced:
+                with open(beside, "rb") as file:
+                    os.fsync(file.fileno())
             os.replace(beside, place)
         except OSError as error:
             beside.unlink(missing_ok=True)
             raise CheckpointError(f"{path} could not be written: {error.strerror or error}.") from error
-        for directory in (place.parent, place.parent.parent, self._root):
-            _sync_directory(directory)
+        if synced:
+            for directory in (place.parent, place.parent.parent, self._root):
+                _sync_directory(directory)
 
     def find(self, path: CheckpointPath) -> CheckpointInfo | None:
         place = self._file(path)
@@ -152,6 +159,18 @@ class CheckpointStore:
     def delete(self, path: CheckpointPath) -> None:
         self.info(path)
         self._file(path).unlink(missing_ok=True)
+
+    def set_expiry(self, path: CheckpointPath, expires: float | None) -> None:
+        info, lora, adam = self.load(path)
+        self.save(path, replace(info, expires=expires), lora, adam, overwrite=True)
+
+    def copy(self, source: CheckpointPath, target: CheckpointPath, expires: float | None) -> None:
+        info, lora, adam = self.load(source)
+        self.save(target, replace(info, created=time.time(), expires=expires), lora, adam)
+
+    def drop_run(self, run: str) -> None:
+        CheckpointPath(run, "weights", "any").check()
+        shutil.rmtree(self._root / run, ignore_errors=True)
 
     def list(self, run: str | None = None) -> list[tuple[CheckpointPath, CheckpointInfo]]:
         """All checkpoints, of one run or of every run, oldest first."""

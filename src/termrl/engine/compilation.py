@@ -1,21 +1,30 @@
-"""How XLA works for this engine: on CPU, in one thread, with a cache on disk for what it compiled."""
+"""How XLA works for this engine: on CPU unless told otherwise, with a cache on disk for what it compiled.
+
+Small models compute in one thread, bigger ones on every core.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from termrl.engine.architecture import SMALL_PARAMETERS, LlamaConfig
+from termrl.engine.catalog import PACKAGED
+from termrl.errors import UserError
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 
-def set_up_jax(cache_dir: Path) -> None:
+def set_up_jax(cache_dir: Path, models: Sequence[str] = ("termrl/tiny",)) -> None:
     """Call before anything is computed: the backend reads these once, when it starts."""
     # One thread: on products this small a second one only waits for the first, and where the cores are shared
     # with sandboxes every wait is a turn lost. It also keeps results independent of the number of cores.
-    os.environ.setdefault("NPROC", "1")
+    if all(is_small(name) for name in models):
+        os.environ.setdefault("NPROC", "1")
     _keep_freed_memory()
 
     import jax
@@ -28,6 +37,16 @@ def set_up_jax(cache_dir: Path) -> None:
     update("jax_compilation_cache_dir", str(cache_dir.absolute()))
     update("jax_persistent_cache_min_compile_time_secs", 0.0)
     update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def is_small(model: str) -> bool:
+    """Whether a model's own config, where it is at hand, has few parameters."""
+    directory = PACKAGED.get(model, Path(model).expanduser())
+    try:
+        config = LlamaConfig.from_hf(json.loads((directory / "config.json").read_text()))
+    except (OSError, ValueError, UserError):
+        return False
+    return config.parameters <= SMALL_PARAMETERS
 
 
 def _keep_freed_memory() -> None:

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from termrl.engine.llama import LlamaConfig, Params, rope_tables, rotate, unembed_matrix
+from termrl.engine.architecture import SMALL_PARAMETERS, LlamaConfig
+from termrl.engine.llama import Layers, Params, product, qkv_biases, rope_tables, rotate, unembed_matrix
 
-PREFILL_BLOCK = 32
 DECODE_CHUNK = 8
 MAX_STOP_IDS = 16
 _CDF_BLOCK = 64
@@ -31,15 +31,22 @@ class SamplerLayer(NamedTuple):
     mlp_norm: Array
     gate_up: Array
     down: Array
+    qkv_bias: Array | None
+    q_norm: Array | None
+    k_norm: Array | None
 
 
 class SamplerWeights(NamedTuple):
-    """One snapshot, ready to sample from: a tuple of layers, so that no step slices a stack."""
+    """One snapshot, ready to sample from: a tuple of layers, so that no step slices a stack.
+
+    The widest matrices, `gate_up` and `unembed`, lie [in, out] in small models and [out, in] in big ones:
+    with few rows and many columns XLA's CPU products are then half again as fast.
+    """
 
     embed: Array
     layers: tuple[SamplerLayer, ...]
     final_norm: Array
-    unembed_D_V: Array
+    unembed: Array
 
 
 class Cache(NamedTuple):
@@ -78,12 +85,29 @@ def sampler_weights(params: Params, config: LlamaConfig) -> SamplerWeights:
             qkv=jnp.concatenate([stacked.q[i], stacked.k[i], stacked.v[i]], axis=1),
             o=stacked.o[i],
             mlp_norm=stacked.mlp_norm[i],
-            gate_up=jnp.concatenate([stacked.gate[i], stacked.up[i]], axis=1),
+            gate_up=_laid_out(jnp.concatenate([stacked.gate[i], stacked.up[i]], axis=1), config),
             down=stacked.down[i],
+            qkv_bias=_joined_bias(stacked, i),
+            q_norm=None if stacked.q_norm is None else stacked.q_norm[i],
+            k_norm=None if stacked.k_norm is None else stacked.k_norm[i],
         )
         for i in range(config.num_hidden_layers)
     )
-    return SamplerWeights(params.embed, layers, params.final_norm, unembed_matrix(params).T)
+    unembed = _laid_out(unembed_matrix(params).T, config)
+    return SamplerWeights(params.embed, layers, params.final_norm, unembed)
+
+
+def _laid_out(weight_I_O: Array, config: LlamaConfig) -> Array:
+    return weight_I_O if config.parameters <= SMALL_PARAMETERS else weight_I_O.T
+
+
+def _wide_product(x: Array, weight: Array, config: LlamaConfig) -> Array:
+    return product(x, weight if config.parameters <= SMALL_PARAMETERS else weight.T)
+
+
+def _joined_bias(layers: Layers, i: int) -> Array | None:
+    biases = qkv_biases(layers)
+    return None if biases is None else jnp.concatenate([bias[i] for bias in biases])
 
 
 def empty_cache(config: LlamaConfig, rows: int, positions: int) -> Cache:
@@ -110,18 +134,23 @@ def _project(x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin
     rows, steps = x.shape[:2]
     groups, size = config.num_key_value_heads, config.head_size
     heads = config.num_attention_heads
-    qkv = _norm(x, layer.attn_norm, config) @ layer.qkv
+    qkv = product(_norm(x, layer.attn_norm, config), layer.qkv)
+    if layer.qkv_bias is not None:
+        qkv = qkv + layer.qkv_bias
     split = qkv.reshape(rows, steps, heads + 2 * groups, size).transpose(0, 2, 1, 3)
-    q = rotate(split[:, :heads], cos, sin) * (1.0 / math.sqrt(size))
-    k = rotate(split[:, heads : heads + groups], cos, sin)
+    q, k = split[:, :heads], split[:, heads : heads + groups]
+    if layer.q_norm is not None and layer.k_norm is not None:
+        q, k = _norm(q, layer.q_norm, config), _norm(k, layer.k_norm, config)
+    q = rotate(q, cos, sin) * (1.0 / math.sqrt(size))
+    k = rotate(k, cos, sin)
     return q.reshape(rows, groups, heads // groups, steps, size), k, split[:, heads + groups :]
 
 
 def _finish_layer(x: Array, mixed_B_H_C_E: Array, layer: SamplerLayer, config: LlamaConfig) -> Array:
     rows, heads, steps, size = mixed_B_H_C_E.shape
-    x = x + mixed_B_H_C_E.transpose(0, 2, 1, 3).reshape(rows, steps, heads * size) @ layer.o
-    gate, up = jnp.split(_norm(x, layer.mlp_norm, config) @ layer.gate_up, 2, axis=-1)
-    return x + (jax.nn.silu(gate) * up) @ layer.down
+    x = x + product(mixed_B_H_C_E.transpose(0, 2, 1, 3).reshape(rows, steps, heads * size), layer.o)
+    gate, up = jnp.split(_wide_product(_norm(x, layer.mlp_norm, config), layer.gate_up, config), 2, axis=-1)
+    return x + product(jax.nn.silu(gate) * up, layer.down)
 
 
 class Block(NamedTuple):
@@ -142,7 +171,7 @@ def prefill_block(
     cos, sin = cos[:, None], sin[:, None]
     seen = (jnp.arange(held) < start_B[:, None])[:, None, None]
     causal = jnp.arange(steps) <= jnp.tile(jnp.arange(steps), _group_size(config))[:, None]
-    x = weights.embed[tokens_B_C]
+    x = weights.embed[tokens_B_C].astype(jnp.float32)
     all_keys, all_values = [], []
     for n, layer in enumerate(weights.layers):
         q, k, v = _project(x, layer, config, cos, sin)
@@ -219,7 +248,7 @@ def decode_chunk(
         cos, sin = rope_tables(config, position_B + i)
         cos, sin = cos[:, None, None], sin[:, None, None]
         recent = jnp.arange(DECODE_CHUNK) <= i
-        x = weights.embed[token][:, None]
+        x = weights.embed[token][:, None].astype(jnp.float32)
         keys, values = [], []
         for n, layer in enumerate(weights.layers):
             q, k, v = _project(x, layer, config, cos, sin)
@@ -231,7 +260,7 @@ def decode_chunk(
             mixed = _attend(q, cache.keys[n], cache.values[n], seen, k_new, v_new, recent)
             x = _finish_layer(x, mixed.reshape(rows, -1, 1, size), layer, config)
         hidden = _norm(x[:, 0], weights.final_norm, config)
-        picked, logprob = _pick(hidden @ weights.unembed_D_V, choice, i)
+        picked, logprob = _pick(_wide_product(hidden, weights.unembed, config), choice, i)
         running = ~decoded.stopped_B & (decoded.count_B < choice.limit_B)
         stops = (picked[:, None] == choice.stop_ids_B_I).any(axis=1)
         decoded = Decoded(
@@ -281,14 +310,14 @@ def _pick(logits_B_V: Array, choice: Choice, i: Array) -> tuple[Array, Array]:
     scaled = jax.lax.cond(choice.filtered, _filter, lambda x, _: x, scaled, choice)
     weight = jnp.exp(scaled - scaled.max(axis=-1, keepdims=True))
     uniform = jax.lax.dynamic_slice_in_dim(choice.uniform_B_C, i, 1, axis=1)[:, 0]
-    drawn = _inverse_cdf(weight, uniform)
+    drawn = inverse_cdf(weight, uniform)
     token = jnp.where(greedy, jnp.argmax(logits_B_V, axis=-1), drawn).astype(jnp.int32)
     chosen = jnp.take_along_axis(logits_B_V, token[:, None], axis=1)[:, 0]
     top = logits_B_V.max(axis=-1)
     return token, chosen - top - jnp.log(_row_sum(jnp.exp(logits_B_V - top[:, None]))[:, 0])
 
 
-def _inverse_cdf(weight_B_V: Array, uniform_B: Array) -> Array:
+def inverse_cdf(weight_B_V: Array, uniform_B: Array) -> Array:
     """The first index whose running sum exceeds `uniform` of the whole: a block, then a place in it."""
     rows, vocab = weight_B_V.shape
     padded = jnp.pad(weight_B_V, ((0, 0), (0, -vocab % _CDF_BLOCK)))

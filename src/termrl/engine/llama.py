@@ -1,120 +1,29 @@
-"""A Llama-style decoder as pure functions over a pytree: configuration, parameters, full-sequence forward.
+"""A Llama-style decoder as pure functions over a pytree: parameters and full-sequence forward.
 
-Layers are stacked on axis 0 and run by `lax.scan`. Matrices are stored [in, out], everything computes in
-float32. Rotary embedding is Hugging Face's half-rotation. Sequences are right-padded: attention is causal,
-so padding never reaches a real token and needs no mask. Axis names: B batch, T time, D hidden, F
-intermediate, H heads, K key/value heads, E head size, V vocabulary, L layers, N flattened tokens.
+Layers are stacked on axis 0 and run by `lax.scan`. Matrices are stored [in, out], in float32 or bfloat16;
+norms, attention and logits compute in float32. Biases on q, k, v (Qwen2) and norms of q and k (Qwen3) are
+None where a model has none. Rotary embedding is Hugging Face's half-rotation. Sequences are right-padded:
+attention is causal, so padding never reaches a real token and needs no mask. Axis names: B batch, T time, D
+hidden, F intermediate, H heads, K key/value heads, E head size, V vocabulary, L layers, N flattened tokens.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from termrl.errors import UserError
+from termrl.engine.architecture import LlamaConfig
 
 ATTENTION_BLOCK = 128
+KEPT_TOKENS = 2048
+"""Tokens of a batch up to which the products of an adapted model are kept for the backward pass."""
 LOGIT_BUDGET = 1 << 23  # logits held at once by target_logprobs, in floats
-
-
-class ModelConfigError(UserError):
-    """A config.json describes a model this engine cannot compute."""
-
-
-@dataclass(frozen=True)
-class LlamaConfig:
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    rope_theta: float = 10000.0
-    rms_norm_eps: float = 1e-5
-    tie_word_embeddings: bool = True
-    max_position_embeddings: int = 2048
-    bos_token_id: int | None = None
-    eos_token_ids: tuple[int, ...] = ()
-
-    @property
-    def head_size(self) -> int:
-        return self.hidden_size // self.num_attention_heads
-
-    @classmethod
-    def from_hf(cls, raw: dict[str, Any]) -> LlamaConfig:
-        """Reads the fields of a Hugging Face config.json; refuses what would be computed wrongly."""
-        if raw.get("model_type", "llama") != "llama":
-            raise ModelConfigError(
-                f"The engine runs models of type 'llama', not {raw['model_type']!r}; choose another model."
-            )
-        rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-        if rope.get("rope_type", rope.get("type", "default")) != "default":
-            raise ModelConfigError(
-                f"The engine has no rotary scaling, but config.json asks for {rope}; choose another model."
-            )
-        if raw.get("attention_bias") or raw.get("mlp_bias"):
-            raise ModelConfigError(
-                "The engine has no biases in attention and MLP, but config.json asks for them."
-            )
-        if raw.get("hidden_act", "silu") != "silu":
-            raise ModelConfigError(
-                f"The engine computes SwiGLU (silu), but config.json asks for {raw['hidden_act']!r}."
-            )
-        eos = raw.get("eos_token_id")
-        eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),)
-        try:
-            heads = int(raw["num_attention_heads"])
-            config = cls(
-                vocab_size=int(raw["vocab_size"]),
-                hidden_size=int(raw["hidden_size"]),
-                intermediate_size=int(raw["intermediate_size"]),
-                num_hidden_layers=int(raw["num_hidden_layers"]),
-                num_attention_heads=heads,
-                num_key_value_heads=int(raw.get("num_key_value_heads") or heads),
-                rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 10000.0))),
-                rms_norm_eps=float(raw.get("rms_norm_eps", 1e-5)),
-                tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-                max_position_embeddings=int(raw.get("max_position_embeddings", 2048)),
-                bos_token_id=raw.get("bos_token_id"),
-                eos_token_ids=eos_ids,
-            )
-        except KeyError as missing:
-            raise ModelConfigError(f"config.json has no {missing}, which the engine needs.") from None
-        if raw.get("head_dim") not in (None, config.head_size):
-            raise ModelConfigError("config.json has a head_dim other than hidden_size / num_attention_heads.")
-        return config
-
-    def to_hf(self) -> dict[str, Any]:
-        eos: int | list[int] | None = list(self.eos_token_ids)
-        if len(self.eos_token_ids) < 2:
-            eos = self.eos_token_ids[0] if self.eos_token_ids else None
-        return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "intermediate_size": self.intermediate_size,
-            "num_hidden_layers": self.num_hidden_layers,
-            "num_attention_heads": self.num_attention_heads,
-            "num_key_value_heads": self.num_key_value_heads,
-            "head_dim": self.head_size,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "mlp_bias": False,
-            "rope_theta": self.rope_theta,
-            "rms_norm_eps": self.rms_norm_eps,
-            "tie_word_embeddings": self.tie_word_embeddings,
-            "max_position_embeddings": self.max_position_embeddings,
-            "bos_token_id": self.bos_token_id,
-            "eos_token_id": eos,
-            "torch_dtype": "float32",
-        }
 
 
 class Layers(NamedTuple):
@@ -129,6 +38,11 @@ class Layers(NamedTuple):
     gate: Array
     up: Array
     down: Array
+    q_bias: Array | None = None
+    k_bias: Array | None = None
+    v_bias: Array | None = None
+    q_norm: Array | None = None
+    k_norm: Array | None = None
 
 
 class Params(NamedTuple):
@@ -138,6 +52,12 @@ class Params(NamedTuple):
     layers: Layers
     final_norm: Array
     unembed: Array | None
+
+
+def qkv_biases(layers: Layers) -> tuple[Array, Array, Array] | None:
+    if layers.q_bias is None or layers.k_bias is None or layers.v_bias is None:
+        return None
+    return layers.q_bias, layers.k_bias, layers.v_bias
 
 
 def init_params(config: LlamaConfig, seed: int) -> Params:
@@ -163,6 +83,11 @@ def init_params(config: LlamaConfig, seed: int) -> Params:
             gate=normal(depth, hidden, inner),
             up=normal(depth, hidden, inner),
             down=normal(depth, inner, hidden, scale=residual),
+            q_bias=normal(depth, q_width) if config.attention_bias else None,
+            k_bias=normal(depth, kv_width) if config.attention_bias else None,
+            v_bias=normal(depth, kv_width) if config.attention_bias else None,
+            q_norm=jnp.ones((depth, config.head_size)) if config.qk_norm else None,
+            k_norm=jnp.ones((depth, config.head_size)) if config.qk_norm else None,
         ),
         final_norm=jnp.ones((hidden,)),
         unembed=None if config.tie_word_embeddings else normal(config.vocab_size, hidden),
@@ -176,19 +101,53 @@ def unembed_matrix(params: Params) -> Array:
 @jax.custom_vjp
 def linear(x_N_I: Array, weight_I_O: Array) -> Array:
     """`x @ weight`, with a backward pass that XLA's CPU backend runs without transposing its operands."""
-    return x_N_I @ weight_I_O
+    return product(x_N_I, weight_I_O)
+
+
+def product(x: Array, weight_I_O: Array) -> Array:
+    """A float32 product; where the weight is bfloat16 its factors are, and the sum is not."""
+    return jnp.dot(x.astype(weight_I_O.dtype), weight_I_O, preferred_element_type=jnp.float32)
 
 
 def _linear_forward(x_N_I: Array, weight_I_O: Array) -> tuple[Array, tuple[Array, Array]]:
-    return x_N_I @ weight_I_O, (x_N_I, weight_I_O)
+    return product(x_N_I, weight_I_O), (x_N_I, weight_I_O)
 
 
 def _linear_backward(kept: tuple[Array, Array], out_N_O: Array) -> tuple[Array, Array]:
     x_N_I, weight_I_O = kept
-    return out_N_O @ weight_I_O.T, jax.lax.dot_general(x_N_I, out_N_O, (((0,), (0,)), ((), ())))
+    out = out_N_O.astype(weight_I_O.dtype)
+    into_x = jnp.dot(out, weight_I_O.T, preferred_element_type=jnp.float32)
+    into_weight = jax.lax.dot_general(x_N_I.astype(out.dtype), out, (((0,), (0,)), ((), ())))
+    return into_x, into_weight
 
 
 linear.defvjp(_linear_forward, _linear_backward)
+
+
+@jax.custom_vjp
+def frozen_linear(x_N_I: Array, weight_I_O: Array) -> Array:
+    """`x @ weight` for a weight that is not trained: half of the backward pass is not there."""
+    return product(x_N_I, weight_I_O)
+
+
+def _frozen_forward(x_N_I: Array, weight_I_O: Array) -> tuple[Array, Array]:
+    return product(x_N_I, weight_I_O), weight_I_O
+
+
+def _frozen_backward(weight_I_O: Array, out_N_O: Array) -> tuple[Array, None]:
+    out = out_N_O.astype(weight_I_O.dtype)
+    return jnp.dot(out, weight_I_O.T, preferred_element_type=jnp.float32), None
+
+
+frozen_linear.defvjp(_frozen_forward, _frozen_backward)
+
+Adapter = Mapping[str, Mapping[str, Array]]
+"""Matrix name -> {"a", "b"}: updates `a @ b`, already scaled, that are not merged into the weights."""
+
+
+def _adapted(x_N_I: Array, weight_I_O: Array, pair: Mapping[str, Array] | None) -> Array:
+    out = frozen_linear(x_N_I, weight_I_O)
+    return out if pair is None else out + product(product(x_N_I, pair["a"]), pair["b"])
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
@@ -197,8 +156,7 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
 
 def rope_tables(config: LlamaConfig, positions: Array) -> tuple[Array, Array]:
     """Cosine and sine, each `positions.shape + (E,)`."""
-    half = config.head_size // 2
-    frequency = config.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    frequency = jnp.asarray(config.rope_frequencies(), jnp.float32)
     angle = positions[..., None].astype(jnp.float32) * frequency
     angle = jnp.concatenate([angle, angle], axis=-1)
     return jnp.cos(angle), jnp.sin(angle)
@@ -238,56 +196,112 @@ def causal_attention(q_B_H_T_E: Array, k_B_K_T_E: Array, v_B_K_T_E: Array) -> Ar
     return jnp.concatenate(blocks, axis=2)
 
 
-def hidden_states(params: Params, config: LlamaConfig, tokens_B_T: Array) -> Array:
-    """The normalised last hidden state of every position, [B, T, D]."""
+def hidden_states(
+    params: Params, config: LlamaConfig, tokens_B_T: Array, adapter: Adapter | None = None
+) -> Array:
+    """The normalised last hidden state of every position, [B, T, D].
+
+    With an adapter, the weights are frozen and what a layer computed is recomputed in the backward pass, but
+    for the products with weights; of long sequences, those too.
+    """
     batch, time = tokens_B_T.shape
     cos, sin = rope_tables(config, jnp.arange(time))
 
     def heads(x: Array, count: int) -> Array:
         return x.reshape(batch, time, count, config.head_size).transpose(0, 2, 1, 3)
 
-    def block(x: Array, layer: Layers) -> tuple[Array, None]:
+    def block(x: Array, inputs: tuple[Layers, Adapter | None]) -> tuple[Array, None]:
+        layer, pairs = inputs
         normed = rms_norm(x, layer.attn_norm, config.rms_norm_eps)
-        qkv = linear(normed, jnp.concatenate([layer.q, layer.k, layer.v], axis=1))
-        q, k, v = jnp.split(qkv, [layer.q.shape[1], layer.q.shape[1] + layer.k.shape[1]], axis=-1)
-        q = rotate(heads(q, config.num_attention_heads), cos, sin)
-        k = rotate(heads(k, config.num_key_value_heads), cos, sin)
+        biases = qkv_biases(layer)
+        if pairs is None:
+            qkv = linear(normed, jnp.concatenate([layer.q, layer.k, layer.v], axis=1))
+            if biases is not None:
+                qkv = qkv + jnp.concatenate(biases)
+            q, k, v = jnp.split(qkv, [layer.q.shape[1], layer.q.shape[1] + layer.k.shape[1]], axis=-1)
+        else:
+            q, k, v = (_adapted(normed, getattr(layer, name), pairs.get(name)) for name in "qkv")
+            if biases is not None:
+                q, k, v = (part + bias for part, bias in zip((q, k, v), biases, strict=True))
+        q, k = heads(q, config.num_attention_heads), heads(k, config.num_key_value_heads)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q = rms_norm(q, layer.q_norm, config.rms_norm_eps)
+            k = rms_norm(k, layer.k_norm, config.rms_norm_eps)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         mixed = causal_attention(q, k, heads(v, config.num_key_value_heads))
-        x = x + linear(mixed.transpose(0, 2, 1, 3).reshape(batch * time, -1), layer.o)
+        mixed = mixed.transpose(0, 2, 1, 3).reshape(batch * time, -1)
+        if pairs is None:
+            x = x + linear(mixed, layer.o)
+            normed = rms_norm(x, layer.mlp_norm, config.rms_norm_eps)
+            gate, up = jnp.split(linear(normed, jnp.concatenate([layer.gate, layer.up], axis=1)), 2, axis=-1)
+            return x + linear(jax.nn.silu(gate) * up, layer.down), None
+        x = x + _adapted(mixed, layer.o, pairs.get("o"))
         normed = rms_norm(x, layer.mlp_norm, config.rms_norm_eps)
-        gate, up = jnp.split(linear(normed, jnp.concatenate([layer.gate, layer.up], axis=1)), 2, axis=-1)
-        return x + linear(jax.nn.silu(gate) * up, layer.down), None
+        gate = _adapted(normed, layer.gate, pairs.get("gate"))
+        up = _adapted(normed, layer.up, pairs.get("up"))
+        return x + _adapted(jax.nn.silu(gate) * up, layer.down, pairs.get("down")), None
 
-    x, _ = jax.lax.scan(block, params.embed[tokens_B_T.reshape(-1)], params.layers)
+    embedded = params.embed[tokens_B_T.reshape(-1)].astype(jnp.float32)
+    run = block
+    if adapter is not None:
+        keep = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        run = jax.checkpoint(block, policy=keep if batch * time <= KEPT_TOKENS else None)
+        adapter = {name: pair for name, pair in adapter.items() if name != "unembed"}
+    x, _ = jax.lax.scan(run, embedded, (params.layers, adapter))
     return rms_norm(x, params.final_norm, config.rms_norm_eps).reshape(batch, time, -1)
 
 
-def _rows_logprobs(unembed_V_D: Array, hidden_N_D: Array, targets_N: Array) -> Array:
-    logits = hidden_N_D @ unembed_V_D.T
+def _rows_logprobs(
+    unembed_V_D: Array, hidden_N_D: Array, targets_N: Array, pair: Mapping[str, Array] | None = None
+) -> Array:
+    logits = product(hidden_N_D, unembed_V_D.T)
+    if pair is not None:
+        logits = logits + product(product(hidden_N_D, pair["a"]), pair["b"])
+    if targets_N.ndim == 2:
+        chosen = jnp.take_along_axis(logits, targets_N, axis=1)
+        return chosen - jax.nn.logsumexp(logits, axis=1, keepdims=True)
     # A masked sum rather than an index: the backward pass of indexing is a slow scatter.
     target = jnp.arange(logits.shape[1]) == targets_N[:, None]
     chosen = jnp.where(target, logits, 0.0).sum(axis=1)
     return chosen - jax.nn.logsumexp(logits, axis=1)
 
 
-def token_logprobs(unembed_V_D: Array, hidden_N_D: Array, targets_N: Array) -> Array:
-    """log p(target | hidden) a row; the vocabulary is projected in chunks of rows where it is big."""
+def token_logprobs(
+    unembed_V_D: Array, hidden_N_D: Array, targets_N: Array, pair: Mapping[str, Array] | None = None
+) -> Array:
+    """log p(target | hidden) of one target a row, or of several, [N, K].
+
+    The vocabulary is projected in chunks of rows where it is big.
+    """
     rows, vocab = targets_N.shape[0], unembed_V_D.shape[0]
     chunk = rows
     while chunk * vocab > LOGIT_BUDGET and chunk % 2 == 0:
         chunk //= 2
     if chunk == rows:
-        return _rows_logprobs(unembed_V_D, hidden_N_D, targets_N)
-    project = jax.checkpoint(lambda pair: _rows_logprobs(unembed_V_D, *pair))
-    pairs = (hidden_N_D.reshape(-1, chunk, hidden_N_D.shape[1]), targets_N.reshape(-1, chunk))
-    out: Array = jax.lax.map(project, pairs)
-    return out.reshape(rows)
+        return _rows_logprobs(unembed_V_D, hidden_N_D, targets_N, pair)
+    project = jax.checkpoint(lambda rows: _rows_logprobs(unembed_V_D, rows[0], rows[1], pair))
+    blocks = (
+        hidden_N_D.reshape(-1, chunk, hidden_N_D.shape[1]),
+        targets_N.reshape(-1, chunk, *targets_N.shape[1:]),
+    )
+    out: Array = jax.lax.map(project, blocks)
+    return out.reshape(targets_N.shape)
 
 
-def target_logprobs(params: Params, config: LlamaConfig, tokens_B_T: Array, targets_B_T: Array) -> Array:
-    """log p(targets[b, t] | tokens[b, :t + 1]), [B, T]."""
-    hidden = hidden_states(params, config, tokens_B_T)
+def target_logprobs(
+    params: Params,
+    config: LlamaConfig,
+    tokens_B_T: Array,
+    targets_B_T: Array,
+    adapter: Adapter | None = None,
+) -> Array:
+    """log p(targets[b, t] | tokens[b, :t + 1]), [B, T]; [B, T, K] for K targets a position."""
+    hidden = hidden_states(params, config, tokens_B_T, adapter)
+    rows = tokens_B_T.size
     flat = token_logprobs(
-        unembed_matrix(params), hidden.reshape(-1, hidden.shape[-1]), targets_B_T.reshape(-1)
+        unembed_matrix(params),
+        hidden.reshape(rows, hidden.shape[-1]),
+        targets_B_T.reshape(rows, *targets_B_T.shape[2:]),
+        None if adapter is None else adapter.get("unembed"),
     )
     return flat.reshape(targets_B_T.shape)

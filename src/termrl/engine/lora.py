@@ -1,9 +1,10 @@
-"""LoRA: low-rank updates of a model's matrices, kept apart from the weights they change.
+"""What is trained of a model, kept apart from its base weights: a LoRA adapter, or every weight.
 
 An adapter holds a pair (a [in, r], b [r, out]) for every adapted matrix, stacked over layers; the update is
-`a @ b * ALPHA / r`. Every computation merges the adapter into the weights first, training too: for the small
-models this engine is for, that costs less than two thin products a token, and training and sampling then
-compute with the same numbers.
+`a @ b * alpha / r`. Rank 0 means full fine-tuning: a {"w"} for every tensor, which takes the base's place.
+Sampling merges what was trained into the weights. Training does so too for small models, where that costs
+less than two thin products a token, and for whole weights; a big model's adapter is trained beside its frozen
+weights, which saves a third of the work.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from termrl.engine.llama import LlamaConfig, Params, unembed_matrix
+from termrl.engine.architecture import SMALL_PARAMETERS, LlamaConfig
+from termrl.engine.llama import Layers, Params, unembed_matrix
 
-ALPHA = 32.0
+DEFAULT_ALPHA = 32.0
 ATTENTION = ("q", "k", "v", "o")
 MLP = ("gate", "up", "down")
 
 Lora = dict[str, dict[str, Array]]
-"""Matrix name -> {"a", "b"}."""
+"""Tensor name -> {"a", "b"}, or {"w"} where the whole tensor is trained."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,11 @@ class LoraSpec:
     train_attn: bool = True
     train_mlp: bool = True
     train_unembed: bool = True
+    alpha: float = DEFAULT_ALPHA
+
+    @property
+    def is_lora(self) -> bool:
+        return self.rank > 0
 
     @property
     def matrices(self) -> tuple[str, ...]:
@@ -40,8 +47,10 @@ class LoraSpec:
         return names + (("unembed",) if self.train_unembed else ())
 
 
-def init_lora(config: LlamaConfig, spec: LoraSpec, seed: int) -> Lora:
-    """`a` uniform within 1/sqrt(in), `b` zero: a fresh adapter changes nothing."""
+def init_lora(config: LlamaConfig, params: Params, spec: LoraSpec, seed: int) -> Lora:
+    """`a` uniform within 1/sqrt(in), `b` zero: a fresh adapter changes nothing, nor do whole weights."""
+    if not spec.is_lora:
+        return whole_weights(params)
     rng = np.random.default_rng(seed)
     hidden, inner = config.hidden_size, config.intermediate_size
     q_width = config.num_attention_heads * config.head_size
@@ -66,14 +75,38 @@ def init_lora(config: LlamaConfig, spec: LoraSpec, seed: int) -> Lora:
     return lora
 
 
-def merge(params: Params, lora: Lora) -> Params:
-    """The weights with the adapter added. An unembedding tied to the embedding is untied by its update."""
-    layers = params.layers
-    unembed = params.unembed
+def merges_first(config: LlamaConfig, lora: Lora) -> bool:
+    """Whether training computes with merged weights."""
+    return config.parameters <= SMALL_PARAMETERS or any("w" in pair for pair in lora.values())
+
+
+def scaled(lora: Lora, alpha: float | Array) -> Lora:
+    """The adapter with its scale in `a`."""
+    return {
+        name: {"a": pair["a"] * (alpha / pair["a"].shape[-1]), "b": pair["b"]} for name, pair in lora.items()
+    }
+
+
+def whole_weights(params: Params) -> Lora:
+    """Every tensor of a model, by name."""
+    tensors = {"embed": params.embed, "final_norm": params.final_norm, "unembed": params.unembed}
+    tensors |= params.layers._asdict()
+    return {name: {"w": value.astype(jnp.float32)} for name, value in tensors.items() if value is not None}
+
+
+def merge(params: Params, lora: Lora, alpha: float | Array = DEFAULT_ALPHA) -> Params:
+    """The weights with what was trained. An unembedding tied to the embedding is untied by its update."""
+    changed: dict[str, Array] = {}
     for name, pair in lora.items():
-        update = pair["a"] @ pair["b"] * (ALPHA / pair["a"].shape[-1])
+        if "w" in pair:
+            changed[name] = pair["w"]
+            continue
+        update = pair["a"] @ pair["b"] * (alpha / pair["a"].shape[-1])
         if name == "unembed":
-            unembed = unembed_matrix(params) + update.T
+            old, update = unembed_matrix(params), update.T
         else:
-            layers = layers._replace(**{name: getattr(layers, name) + update})
-    return params._replace(layers=layers, unembed=unembed)
+            old = getattr(params.layers, name)
+        changed[name] = (old + update).astype(old.dtype)
+    layers = {name: value for name, value in changed.items() if name in Layers._fields}
+    others = {name: value for name, value in changed.items() if name not in Layers._fields}
+    return params._replace(layers=params.layers._replace(**layers), **others)

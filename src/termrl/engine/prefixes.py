@@ -1,4 +1,4 @@
-"""Keys and values of prompt prefixes already computed with one snapshot, in blocks of fixed length.
+"""Keys and values of prompt prefixes already computed with one snapshot, in pages of a fixed block of tokens.
 
 A block is found by all tokens up to its end, so prompts that share a head share its blocks, and a prompt
 that extends an earlier one pays for the new part alone. The least recently used blocks go first.
@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from termrl.engine.decoding import PREFILL_BLOCK, Block
+from termrl.engine.decoding import Block
 
 
 class PrefixStore:
@@ -36,12 +36,12 @@ class PrefixStore:
             self._held -= old.keys.nbytes + old.values.nbytes
 
 
-def block_keys(tokens: np.ndarray) -> list[bytes]:
+def block_keys(tokens: np.ndarray, block: int) -> list[bytes]:
     """The key of every block of a prompt, the last of which may be short."""
     raw = np.ascontiguousarray(tokens, np.int32).tobytes()
     digest = hashlib.blake2b(digest_size=16)
     keys = []
-    width = PREFILL_BLOCK * 4
+    width = block * 4
     for start in range(0, len(raw), width):
         digest.update(raw[start : start + width])
         keys.append(digest.digest())

@@ -20,7 +20,7 @@ from typing import NoReturn
 from termrl.engine.keys import KEY_VARIABLE, new_api_key
 from termrl.errors import UserError
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 END_SECONDS = 5.0
 LOG_LINES = 12
 

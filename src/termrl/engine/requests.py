@@ -6,14 +6,19 @@ import math
 import secrets
 from typing import Any
 
+import numpy as np
+
 from termrl.engine.adam import AdamSettings
 from termrl.engine.decoding import MAX_STOP_IDS
-from termrl.engine.lora import LoraSpec
+from termrl.engine.lora import DEFAULT_ALPHA, LoraSpec
 from termrl.engine.sampler import SamplingSettings
+from termrl.engine.scoring import Extras
 from termrl.engine.wire import Fields, MalformedRequest
 from termrl.errors import UserError
 
 MAX_SAMPLES = 1024
+MAX_PER_POSITION = 256
+TEN_YEARS = 10 * 366 * 86400
 NO_LIMIT = 1 << 30
 # Room for the model's own end-of-sequence ids beside the caller's.
 STOP_IDS = MAX_STOP_IDS - 4
@@ -23,24 +28,39 @@ class Unsupported(UserError):
     """The protocol has this, this engine does not."""
 
 
-def read_lora(fields: Fields) -> tuple[LoraSpec, int]:
-    """The adapter's shape and its seed; without a seed, a random one."""
-    if fields.raw("lora_config") is None:
-        raise Unsupported("This engine trains LoRA adapters only; create the model with a lora_config.")
+def read_lora(fields: Fields, fallback_seed: int) -> tuple[LoraSpec, int]:
+    """The adapter's shape and its seed.
+
+    Without a lora_config, or with rank 0, every weight is trained. The SDK has no word for LoRA's alpha: it
+    is taken from the user metadata `lora_alpha`.
+    """
     optimizer = fields.object("optimizer_config").optional_text("type") or "adamw"
     if optimizer != "adamw":
         raise Unsupported(f"This engine has the optimizer 'adamw', not {optimizer!r}.")
     lora = fields.object("lora_config")
     spec = LoraSpec(
-        rank=lora.integer("rank"),
+        rank=lora.integer("rank", 0),
+        alpha=_read_alpha(fields.object("user_metadata").raw("lora_alpha")),
         train_attn=lora.flag("train_attn", True),
         train_mlp=lora.flag("train_mlp", True),
         train_unembed=lora.flag("train_unembed", True),
     )
-    if not spec.matrices:
+    if spec.is_lora and not spec.matrices:
         raise UserError("A training client must train at least one of attention, MLP and unembedding.")
-    seed = secrets.randbits(63) if lora.raw("seed") is None else lora.integer("seed")
+    seed = fallback_seed if lora.raw("seed") is None else lora.integer("seed")
     return spec, seed % 2**63
+
+
+def _read_alpha(raw: Any) -> float:
+    if raw is None:
+        return DEFAULT_ALPHA
+    try:
+        alpha = float(raw)
+    except (TypeError, ValueError):
+        alpha = math.nan
+    if not 0 < alpha < math.inf:
+        raise UserError(f"The user metadata lora_alpha must be a number above 0, not {raw!r}.")
+    return alpha
 
 
 def read_adam(fields: Fields) -> AdamSettings:
@@ -82,15 +102,71 @@ def read_sampling(fields: Fields) -> SamplingSettings:
     )
 
 
+def read_ttl(fields: Fields) -> int | None:
+    if fields.raw("ttl_seconds") is None:
+        return None
+    seconds = fields.integer("ttl_seconds")
+    if not 0 < seconds <= TEN_YEARS:
+        raise UserError(f"ttl_seconds must be between 1 and ten years, not {seconds}.")
+    return seconds
+
+
+def read_external(fields: Fields) -> None:
+    if fields.raw("age_encryption_recipients"):
+        raise Unsupported(
+            "This engine does not encrypt exported weights; leave out age_encryption_recipients."
+        )
+
+
+def read_extras(fields: Fields, prompt_length: int) -> Extras:
+    """What is asked about the prompt's positions and about the sampled ones."""
+    counts = {}
+    for name in ("topk_prompt_logprobs", "topk_sample_logprobs", "prompt_alt_tokens_k"):
+        counts[name] = fields.integer(name, 0)
+        if not 0 <= counts[name] <= MAX_PER_POSITION:
+            raise UserError(f"{name} must be between 0 and {MAX_PER_POSITION}, not {counts[name]}.")
+    targets, sparse = None, None
+    if fields.raw("target_prompt_logprobs") is not None:
+        targets, sparse = _read_targets(fields.object("target_prompt_logprobs"), prompt_length - 1)
+    return Extras(
+        topk_prompt=counts["topk_prompt_logprobs"],
+        topk_sample=counts["topk_sample_logprobs"],
+        targets=targets,
+        sparse=sparse,
+        draws=counts["prompt_alt_tokens_k"],
+    )
+
+
+def _read_targets(tensor: Fields, rows: int) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
+    shape = tensor.integers("shape")
+    values = np.asarray(tensor.integers("data"), np.int64)
+    if len(shape) != 2 or shape[0] != rows or not 1 <= shape[1] <= MAX_PER_POSITION:
+        raise UserError(
+            f"target_prompt_logprobs must have shape [{rows}, K] with K at most {MAX_PER_POSITION}, "
+            f"not {shape}."
+        )
+    if (values < -1).any() or (values >= 2**31).any():
+        raise UserError("target_prompt_logprobs must hold token ids, or -1 for none.")
+    if tensor.raw("sparse_crow_indices") is None:
+        if values.size != shape[0] * shape[1]:
+            raise UserError(f"target_prompt_logprobs has {values.size} values for the shape {shape}.")
+        return values.reshape(shape), None
+    ends = np.asarray(tensor.integers("sparse_crow_indices"), np.int64)
+    columns = np.asarray(tensor.integers("sparse_col_indices"), np.int64)
+    counts = np.diff(ends)
+    fits = len(ends) == rows + 1 and len(columns) == len(values) and ends[0] == 0 and ends[-1] == len(values)
+    if not fits or (counts < 0).any() or (columns < 0).any() or (columns >= shape[1]).any():
+        raise UserError("target_prompt_logprobs is a sparse tensor whose rows do not fit its shape.")
+    dense = np.full(shape, -1, np.int64)
+    dense[np.repeat(np.arange(rows), counts), columns] = values
+    return dense, (ends, columns)
+
+
 def refuse_unsupported(fields: Fields) -> None:
     """Parts of a sample request that this engine would have to ignore."""
-    for name in ("topk_prompt_logprobs", "topk_sample_logprobs", "prompt_alt_tokens_k"):
-        if fields.integer(name, 0) != 0:
-            raise Unsupported(f"This engine does not compute {name}.")
-    if fields.raw("target_prompt_logprobs") is not None:
-        raise Unsupported("This engine does not compute target_prompt_logprobs.")
-    if fields.flag("record_stability_info"):
-        raise Unsupported("This engine records no stability information.")
+    for name in ("base_model", "model_path"):
+        if fields.raw(name) is not None:
+            raise Unsupported(f"This engine samples from sampling sessions; leave out {name}.")
 
 
 def _read_stop(stop: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:

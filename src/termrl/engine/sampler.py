@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 import jax.numpy as jnp
 import numpy as np
 
+from termrl.engine.architecture import SMALL_PARAMETERS
 from termrl.engine.batches import plan
 from termrl.engine.decoding import (
     DECODE_CHUNK,
     MAX_STOP_IDS,
-    PREFILL_BLOCK,
     Block,
     Cache,
     Choice,
@@ -35,12 +35,38 @@ from termrl.engine.models import BaseModel
 from termrl.engine.prefixes import PrefixStore, block_keys
 from termrl.engine.trainer import forward
 
-# Matrix products of 2 to 63 rows sum in one order and of 64 or more in another; decoding keeps to the first
-# and prefill to the second, so that the number of rows never changes a result.
-SLOT_BUCKETS = (8, 24, 48)
-PREFILL_ROWS = (2, 4, 8)
-POSITION_BUCKETS = (256, 512, 768, 1024, 1536, 2048)
-PREFIX_BYTES = 128 << 20
+
+@dataclass(frozen=True)
+class Shapes:
+    """The few shapes a model is computed in.
+
+    Matrix products of 2 to 63 rows sum in one order and of 64 or more in another; decoding keeps to the first
+    and prefill to the second, so that the number of rows never changes a result.
+    """
+
+    slots: tuple[int, ...]
+    prefill_rows: tuple[int, ...]
+    prefill_block: int
+    positions: tuple[int, ...]
+    prefix_bytes: int
+    """Memory for the keys and values of held prefixes."""
+
+
+# A small model is quick to compute and slow to compile, shape by shape; a big one has work to fill them.
+SMALL = Shapes(
+    slots=(8, 24, 48),
+    prefill_rows=(2, 4, 8),
+    prefill_block=32,
+    positions=(256, 512, 768, 1024, 1536, 2048),
+    prefix_bytes=128 << 20,
+)
+BIG = Shapes(
+    slots=(2, 8, 16, 32, 48, 63),
+    prefill_rows=(1, 2, 4, 8),
+    prefill_block=64,
+    positions=(128, 256, 512, 1024, 1536, 2048),
+    prefix_bytes=2 << 30,
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +86,8 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     stopped: bool = False
+    cached_tokens: int = 0
+    """Tokens of its prompt whose keys and values were held when it came."""
 
 
 @dataclass
@@ -72,6 +100,8 @@ class _Sequence:
     is_wanted: Callable[[], bool]
     answer: Answer = field(default_factory=Answer)
     blocks: list[Block] = field(default_factory=list)
+    seen: bool = False
+    """Whether it was looked up among the held prefixes."""
 
     @property
     def position(self) -> int:
@@ -98,9 +128,10 @@ class Sampler:
 
     def __init__(self, base: BaseModel, params: Params) -> None:
         self.base = base
-        self._params = params
+        self.params = params
+        self._shapes = SMALL if base.config.parameters <= SMALL_PARAMETERS else BIG
         self._weights = sampler_weights(params, base.config)
-        self._prefixes = PrefixStore(PREFIX_BYTES)
+        self._prefixes = PrefixStore(self._shapes.prefix_bytes)
         self._waiting: deque[_Sequence] = deque()
         self._scoring: list[_Scoring] = []
         self._slots: list[_Sequence | None] = []
@@ -123,7 +154,14 @@ class Sampler:
         generator = np.random.Generator(np.random.Philox(key=[settings.seed % 2**64, index]))
         uniform = generator.random(settings.max_tokens + DECODE_CHUNK, dtype=np.float32)
         self._waiting.append(
-            _Sequence(prompt, settings, uniform, block_keys(prompt[:-1]), on_done, is_wanted)
+            _Sequence(
+                prompt,
+                settings,
+                uniform,
+                block_keys(prompt[:-1], self._shapes.prefill_block),
+                on_done,
+                is_wanted,
+            )
         )
 
     def score(self, prompt: np.ndarray, on_done: Callable[[np.ndarray], None]) -> None:
@@ -132,13 +170,13 @@ class Sampler:
 
     def release(self) -> None:
         """Gives back the memory of held prefixes; what is still needed is computed again."""
-        self._prefixes = PrefixStore(PREFIX_BYTES)
+        self._prefixes = PrefixStore(self._shapes.prefix_bytes)
 
     def step(self) -> None:
         if self._scoring:
             self._score_one_batch()
         self._drop_unwanted()
-        room = SLOT_BUCKETS[-1] - sum(slot is not None for slot in self._slots)
+        room = self._shapes.slots[-1] - sum(slot is not None for slot in self._slots)
         candidates = [self._waiting[i] for i in range(min(room, len(self._waiting)))]
         ready = self._prefill(candidates)
         if ready:
@@ -156,7 +194,7 @@ class Sampler:
         for row, item in enumerate(items):
             tokens[row, : len(item.prompt)] = item.prompt
             targets[row, : len(item.prompt) - 1] = item.prompt[1:]
-        found = np.asarray(forward(self._params, self.base.config, tokens, targets))
+        found = np.asarray(forward(self.params, self.base.config, tokens, targets))
         members = set(batch.members)
         self._scoring = [item for i, item in enumerate(self._scoring) if i not in members]
         for row, item in enumerate(items):
@@ -173,13 +211,21 @@ class Sampler:
         wanted: dict[bytes, _Sequence] = {}
         ready = []
         for sequence in candidates:
+            first_look = not sequence.seen
             self._take_held_blocks(sequence)
+            if first_look:
+                sequence.seen = True
+                sequence.answer.cached_tokens = min(
+                    len(sequence.blocks) * self._shapes.prefill_block, len(sequence.prompt) - 1
+                )
             if len(sequence.blocks) == len(sequence.keys):
                 ready.append(sequence)
                 continue
-            held = _past_bucket(len(sequence.blocks))
+            held = self._past_bucket(sequence)
             first = next(iter(wanted.values()), None)
-            if first is None or (len(wanted) < PREFILL_ROWS[-1] and held == _past_bucket(len(first.blocks))):
+            if first is None or (
+                len(wanted) < self._shapes.prefill_rows[-1] and held == self._past_bucket(first)
+            ):
                 wanted.setdefault(sequence.keys[len(sequence.blocks)], sequence)
         if wanted:
             self._compute_blocks(wanted)
@@ -194,13 +240,14 @@ class Sampler:
 
     def _compute_blocks(self, wanted: dict[bytes, _Sequence]) -> None:
         sequences = list(wanted.values())
-        rows = next(size for size in PREFILL_ROWS if len(sequences) <= size)
-        past = self._blank(_past_bucket(len(sequences[0].blocks)), rows)
-        tokens = np.zeros((rows, PREFILL_BLOCK), np.int32)
+        rows = next(size for size in self._shapes.prefill_rows if len(sequences) <= size)
+        past = self._blank(self._past_bucket(sequences[0]), rows)
+        width = self._shapes.prefill_block
+        tokens = np.zeros((rows, width), np.int32)
         start = np.zeros(rows, np.int32)
         for row, sequence in enumerate(sequences):
-            start[row] = len(sequence.blocks) * PREFILL_BLOCK
-            piece = sequence.prompt[:-1][start[row] : start[row] + PREFILL_BLOCK]
+            start[row] = len(sequence.blocks) * width
+            piece = sequence.prompt[:-1][start[row] : start[row] + width]
             tokens[row, : len(piece)] = piece
             _fill(Block(past.keys[:, row], past.values[:, row]), sequence.blocks)
         computed = prefill_block(
@@ -209,6 +256,17 @@ class Sampler:
         keys, values = np.asarray(computed.keys), np.asarray(computed.values)
         for row, key in enumerate(wanted):
             self._prefixes.put(key, Block(keys[:, row].copy(), values[:, row].copy()))
+
+    def _past_bucket(self, sequence: _Sequence) -> int:
+        return self._position_bucket(len(sequence.blocks) * self._shapes.prefill_block)
+
+    def _position_bucket(self, positions: int) -> int:
+        sizes = self._shapes.positions
+        return next((size for size in sizes if positions <= size), -(-positions // 1024) * 1024)
+
+    def _slot_bucket(self, count: int) -> int:
+        slots = self._shapes.slots
+        return next((size for size in slots if count <= size), slots[-1])
 
     def _blank(self, positions: int, rows: int) -> Block:
         config = self.base.config
@@ -236,15 +294,15 @@ class Sampler:
     def _fit(self, sequences: list[_Sequence]) -> None:
         """Gives the cache the rows and positions these sequences need now, if it has too few or far more."""
         need = max(sequence.position for sequence in sequences) + DECODE_CHUNK
-        rows, positions = _slot_bucket(len(sequences)), _position_bucket(need)
+        rows, positions = self._slot_bucket(len(sequences)), self._position_bucket(need)
         if self._cache is None:
             self._cache = empty_cache(self.base.config, rows, positions)
             self._slots, self._positions = [None] * rows, positions
             return
         enough = rows <= len(self._slots) and positions <= self._positions
         # A margin, so that a number that goes up and down around a bucket's edge does not copy every time.
-        too_many = _slot_bucket(len(sequences) * 4 // 3) < len(self._slots)
-        too_long = _position_bucket(need + 2 * PREFILL_BLOCK) < self._positions
+        too_many = self._slot_bucket(len(sequences) * 4 // 3) < len(self._slots)
+        too_long = self._position_bucket(need + 64) < self._positions
         if enough and not too_many and not too_long:
             return
         kept = [row for row, slot in enumerate(self._slots) if slot is not None]
@@ -328,19 +386,8 @@ class Sampler:
 
 def _fill(past: Block, blocks: list[Block]) -> None:
     for i, block in enumerate(blocks):
-        span = slice(i * PREFILL_BLOCK, (i + 1) * PREFILL_BLOCK)
+        size = block.keys.shape[-1]
+        span = slice(i * size, (i + 1) * size)
         width = past.keys[..., span].shape[-1]
         past.keys[..., span] = block.keys[..., :width]
         past.values[..., span, :] = block.values[..., :width, :]
-
-
-def _past_bucket(blocks: int) -> int:
-    return _position_bucket(blocks * PREFILL_BLOCK)
-
-
-def _position_bucket(positions: int) -> int:
-    return next((size for size in POSITION_BUCKETS if positions <= size), -(-positions // 1024) * 1024)
-
-
-def _slot_bucket(count: int) -> int:
-    return next((size for size in SLOT_BUCKETS if count <= size), SLOT_BUCKETS[-1])

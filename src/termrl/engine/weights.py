@@ -1,7 +1,8 @@
-"""A Llama model as a Hugging Face directory: config.json and safetensors with the standard tensor names.
+"""A model as a Hugging Face directory: config.json and safetensors with the standard tensor names.
 
-Stored matrices are [out, in] in float32, float16 or bfloat16; in memory they are [in, out] float32. A file
-is written beside its place and renamed into it, so that a reader never sees half of one.
+Stored matrices are [out, in] in float32, float16 or bfloat16, in one file or in shards; in memory they are
+[in, out] float32. A file is written beside its place and renamed into it, so that a reader never sees half
+of one.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from termrl.engine.architecture import LlamaConfig
 from termrl.engine.catalog import ModelFilesError
-from termrl.engine.llama import Layers, LlamaConfig, Params
+from termrl.engine.llama import Layers, Params
 
 _MATRICES = {
     "q": "self_attn.q_proj",
@@ -28,7 +30,6 @@ _MATRICES = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
-_NORMS = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 _DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -54,15 +55,15 @@ def load_model(directory: Path | str) -> tuple[LlamaConfig, Params]:
 
     shapes = _matrix_shapes(config)
     depth, hidden = config.num_hidden_layers, config.hidden_size
+
+    def stack(name: str, *shape: int) -> np.ndarray:
+        return np.stack([take(f"model.layers.{i}.{name}", *shape) for i in range(depth)])
+
     layers = {
-        field: np.stack(
-            [take(f"model.layers.{i}.{name}.weight", *reversed(shapes[field])).T for i in range(depth)]
-        )
+        field: stack(f"{name}.weight", *reversed(shapes[field])).swapaxes(1, 2)
         for field, name in _MATRICES.items()
-    } | {
-        field: np.stack([take(f"model.layers.{i}.{name}.weight", hidden) for i in range(depth)])
-        for field, name in _NORMS.items()
     }
+    layers |= {field: stack(name, *shape) for field, (name, shape) in _vectors(config).items()}
     unembed = None
     if not config.tie_word_embeddings:
         unembed = jnp.asarray(take("lm_head.weight", config.vocab_size, hidden))
@@ -78,6 +79,18 @@ def save_model(directory: Path | str, config: LlamaConfig, params: Params, dtype
     """Writes config.json and model.safetensors, stored as `dtype` (float32, float16 or bfloat16)."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
+    tensors = hf_tensors(config, params)
+    stored = {name: np.ascontiguousarray(value.astype(_DTYPES[dtype])) for name, value in tensors.items()}
+    beside = directory / "model.safetensors.tmp"
+    save_file(stored, beside, metadata={"format": "pt"})
+    os.replace(beside, directory / "model.safetensors")
+    beside = directory / "config.json.tmp"
+    beside.write_text(json.dumps(config.to_hf() | {"torch_dtype": dtype}, indent=2) + "\n")
+    os.replace(beside, directory / "config.json")
+
+
+def hf_tensors(config: LlamaConfig, params: Params) -> dict[str, np.ndarray]:
+    """The tensors of a model under their Hugging Face names, matrices [out, in]."""
     tensors = {
         "model.embed_tokens.weight": np.asarray(params.embed),
         "model.norm.weight": np.asarray(params.final_norm),
@@ -87,15 +100,29 @@ def save_model(directory: Path | str, config: LlamaConfig, params: Params, dtype
     for i in range(config.num_hidden_layers):
         for field, name in _MATRICES.items():
             tensors[f"model.layers.{i}.{name}.weight"] = np.asarray(getattr(params.layers, field)[i]).T
-        for field, name in _NORMS.items():
-            tensors[f"model.layers.{i}.{name}.weight"] = np.asarray(getattr(params.layers, field)[i])
-    stored = {name: np.ascontiguousarray(value.astype(_DTYPES[dtype])) for name, value in tensors.items()}
-    beside = directory / "model.safetensors.tmp"
-    save_file(stored, beside, metadata={"format": "pt"})
-    os.replace(beside, directory / "model.safetensors")
-    beside = directory / "config.json.tmp"
-    beside.write_text(json.dumps(config.to_hf() | {"torch_dtype": dtype}, indent=2) + "\n")
-    os.replace(beside, directory / "config.json")
+        for field, (name, _) in _vectors(config).items():
+            tensors[f"model.layers.{i}.{name}"] = np.asarray(getattr(params.layers, field)[i])
+    return tensors
+
+
+def hf_module(field: str) -> str:
+    """The name that Hugging Face gives a matrix inside its layer."""
+    return _MATRICES[field]
+
+
+def _vectors(config: LlamaConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Field -> name and shape of what a layer has beside matrices."""
+    hidden, size = (config.hidden_size,), (config.head_size,)
+    found: dict[str, tuple[str, tuple[int, ...]]] = {
+        "attn_norm": ("input_layernorm.weight", hidden),
+        "mlp_norm": ("post_attention_layernorm.weight", hidden),
+    }
+    if config.attention_bias:
+        widths = _matrix_shapes(config)
+        found |= {f"{name}_bias": (f"self_attn.{name}_proj.bias", widths[name][1:]) for name in "qkv"}
+    if config.qk_norm:
+        found |= {f"{name}_norm": (f"self_attn.{name}_norm.weight", size) for name in "qk"}
+    return found
 
 
 def _matrix_shapes(config: LlamaConfig) -> dict[str, tuple[int, int]]:

@@ -7,7 +7,9 @@ raises a `UserError`, which the caller gets as the failure of its request.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from termrl.engine.losses import find_loss
-from termrl.engine.sampler import Answer
+from termrl.engine.losses import Loss, find_loss
+from termrl.engine.sampled import Sampled
 from termrl.engine.trainer import Datum, DatumError, PassResult
 from termrl.errors import UserError
 
@@ -32,6 +34,8 @@ else:
     _spec.loader.exec_module(pb)
 
 PROTOBUF = "application/x-protobuf"
+MAX_TARGETS = 1024
+"""Targets of one position, for cross_entropy against a distribution."""
 
 
 class MalformedRequest(Exception):
@@ -53,9 +57,10 @@ class PassRequest:
     forward_only: bool
     message: pb.ForwardBackwardRequest
 
-    def decode_data(self) -> list[Datum]:
-        needed = find_loss(self.loss_fn).inputs
-        return [_decode_datum(datum, self.loss_fn, needed) for datum in self.message.data]
+    def decode_data(self, recorded: Mapping[str, np.ndarray]) -> list[Datum]:
+        """`recorded` has the logprobs of sampled sequences that data may refer to by their ids."""
+        loss = find_loss(self.loss_fn)
+        return [_decode_datum(datum, self.loss_fn, loss, recorded) for datum in self.message.data]
 
 
 def read_pass_request(body: bytes) -> PassRequest:
@@ -74,39 +79,107 @@ def read_pass_request(body: bytes) -> PassRequest:
     )
 
 
-def _decode_datum(datum: pb.Datum, loss_fn: str, needed: Sequence[str]) -> Datum:
+def _decode_datum(datum: pb.Datum, loss_fn: str, loss: Loss, recorded: Mapping[str, np.ndarray]) -> Datum:
     pieces = []
     for chunk in datum.model_input:
         if chunk.WhichOneof("chunk") != "encoded_text":
             raise DatumError("A datum holds images or audio; this engine trains on text tokens only.")
         pieces.append(_array(chunk.encoded_text.tokens, np.dtype(np.int32)))
     tokens = np.concatenate(pieces) if pieces else np.empty(0, np.int32)
-    targets = _tensor(datum, "target_tokens", loss_fn, len(tokens)).astype(np.int64)
-    columns = [_tensor(datum, name, loss_fn, len(tokens)).astype(np.float32) for name in needed]
-    weights = columns[-1]
-    sampled = columns[0] if len(columns) > 1 else np.zeros(len(tokens), np.float32)
-    return Datum(tokens, targets, weights, sampled)
+    length = len(tokens)
+    targets = _tensor(datum, "target_tokens", loss_fn).astype(np.int64)
+    several = loss_fn == "cross_entropy" and targets.ndim == 2 and 1 <= targets.shape[1] <= MAX_TARGETS
+    if len(targets) != length or not (targets.ndim == 1 or several):
+        raise DatumError(
+            f"'target_tokens' must have one value for each of the {length} input tokens, "
+            f"not shape {list(targets.shape)}; cross_entropy may have up to {MAX_TARGETS}."
+        )
+
+    def column(name: str) -> np.ndarray:
+        found = _tensor(datum, name, loss_fn).astype(np.float32)
+        if found.shape != targets.shape:
+            raise DatumError(
+                f"{name!r} must have one value for each of the target tokens, "
+                f"shape {list(targets.shape)}, not {list(found.shape)}."
+            )
+        return found
+
+    def optional(name: str, wanted: bool) -> np.ndarray | None:
+        return column(name) if wanted and name in datum.loss_fn_inputs else None
+
+    by_reference = "logprobs" not in datum.loss_fn_inputs and len(datum.loss_fn_input_spans) > 0
+    columns = [
+        _recorded_logprobs(datum, recorded, length) if name == "logprobs" and by_reference else column(name)
+        for name in loss.inputs
+    ]
+    sampled = columns[0] if len(columns) > 1 else np.zeros(length, np.float32)
+    return Datum(
+        tokens,
+        targets,
+        columns[-1],
+        sampled,
+        low=optional("clip_low_threshold", "clip_low_threshold" in loss.settings),
+        high=optional("clip_high_threshold", "clip_high_threshold" in loss.settings),
+        mask=optional("sequence_ratio_mask", loss.takes_mask),
+    )
 
 
-def _tensor(datum: pb.Datum, name: str, loss_fn: str, length: int) -> np.ndarray:
+def _recorded_logprobs(datum: pb.Datum, recorded: Mapping[str, np.ndarray], length: int) -> np.ndarray:
+    """The sampler's logprobs of the sequences that a datum says its tokens are from; 0 for prompt tokens."""
+    pieces = []
+    covered = sum(
+        span.prompt_tokens.length + span.sampled_tokens.length for span in datum.loss_fn_input_spans
+    )
+    if covered != length:
+        raise DatumError(f"A datum's loss_fn_input_spans cover {covered} tokens of {length}.")
+    for span in datum.loss_fn_input_spans:
+        if not span.HasField("sampled_tokens"):
+            pieces.append(np.zeros(span.prompt_tokens.length, np.float32))
+            continue
+        source = span.sampled_tokens
+        found = recorded.get(source.sequence_id)
+        if found is None or source.offset < 0 or source.offset + source.length > len(found):
+            raise DatumError(
+                f"There is no recording of {source.length} tokens from {source.offset} on in the sequence "
+                f"{source.sequence_id!r}; sample with record_stability_info, or give 'logprobs'."
+            )
+        pieces.append(found[source.offset : source.offset + source.length])
+    return np.concatenate(pieces)
+
+
+def _tensor(datum: pb.Datum, name: str, loss_fn: str) -> np.ndarray:
     if name not in datum.loss_fn_inputs:
         raise DatumError(f"The loss {loss_fn!r} needs {name!r} in every datum's loss_fn_inputs.")
     tensor = datum.loss_fn_inputs[name]
-    if tensor.WhichOneof("encoding") == "sparse_csr":
-        raise DatumError(f"{name!r} is a sparse tensor; this engine takes dense ones.")
     dtypes: dict[int, np.dtype[Any]] = {
         pb.DTYPE_FLOAT32: np.dtype(np.float32),
         pb.DTYPE_INT64: np.dtype(np.int64),
     }
     if tensor.dtype not in dtypes:
         raise DatumError(f"{name!r} must be a float32 or int64 tensor.")
+    shape = tuple(tensor.shape)
+    if tensor.WhichOneof("encoding") == "sparse_csr":
+        return _from_csr(tensor.sparse_csr, dtypes[tensor.dtype], shape, name)
     values = _array(tensor.dense, dtypes[tensor.dtype])
-    if values.shape != (length,) or list(tensor.shape) not in ([], [length]):
-        raise DatumError(
-            f"{name!r} must have one value for each of the {length} input tokens, "
-            f"not shape {list(tensor.shape) or list(values.shape)}."
-        )
-    return values
+    if shape and (min(shape) < 0 or math.prod(shape) != values.size):
+        raise DatumError(f"{name!r} has {values.size} values, but its shape says {list(shape)}.")
+    return values.reshape(shape) if shape else values
+
+
+def _from_csr(csr: pb.SparseCsr, dtype: np.dtype[Any], shape: tuple[int, ...], name: str) -> np.ndarray:
+    """The dense array of a matrix in compressed rows."""
+    ends = _array(csr.crow_indices, np.dtype(np.int64))
+    columns = _array(csr.col_indices, np.dtype(np.int64))
+    values = _array(csr.values, dtype)
+    counts = np.diff(ends)
+    fits = len(shape) == 2 and min(shape) >= 0 and len(ends) == shape[0] + 1 and len(columns) == len(values)
+    if not fits or shape[1] > MAX_TARGETS or ends[0] != 0 or ends[-1] != len(values) or (counts < 0).any():
+        raise DatumError(f"{name!r} is a sparse tensor whose rows do not fit its shape {list(shape)}.")
+    if len(columns) and not (columns.min() >= 0 and columns.max() < shape[1]):
+        raise DatumError(f"{name!r} is a sparse tensor with columns outside its shape {list(shape)}.")
+    dense = np.zeros(shape, dtype)
+    dense[np.repeat(np.arange(shape[0]), counts), columns] = values
+    return dense
 
 
 def _array(raw: bytes, dtype: np.dtype[Any]) -> np.ndarray:
@@ -118,27 +191,71 @@ def _array(raw: bytes, dtype: np.dtype[Any]) -> np.ndarray:
 def write_pass_result(result: PassResult) -> bytes:
     message = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
     message.metrics["loss:sum"] = result.loss
-    record = message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(result.logprobs))
-    for name, rows in (("logprobs", result.logprobs), ("elementwise_loss", result.costs)):
-        ends = np.cumsum([0, *(row.size * 4 for row in rows)], dtype=np.int64)
-        tensor = record.fields[name]
-        tensor.data = b"".join(np.asarray(row, np.float32).tobytes() for row in rows)
-        tensor.offsets = ends.tobytes()
-        tensor.dtype = pb.DTYPE_FLOAT32
+    pairs = zip(result.logprobs, result.costs, strict=True)
+    # A record holds neighbours with the same number of targets a token.
+    for trailing, neighbours in itertools.groupby(pairs, lambda pair: pair[0].shape[1:]):
+        logprobs, costs = zip(*neighbours, strict=True)
+        record = message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(logprobs))
+        for name, rows in (("logprobs", logprobs), ("elementwise_loss", costs)):
+            ends = np.cumsum([0, *(row.size * 4 for row in rows)], dtype=np.int64)
+            tensor = record.fields[name]
+            tensor.data = b"".join(np.asarray(row, np.float32).tobytes() for row in rows)
+            tensor.offsets = ends.tobytes()
+            tensor.dtype = pb.DTYPE_FLOAT32
+            tensor.trailing_shape.extend(trailing)
     return bytes(message.SerializeToString())
 
 
-def write_sample_result(answers: Sequence[Answer], prompt_logprobs: np.ndarray | None) -> bytes:
+def write_sample_result(sampled: Sampled) -> bytes:
     message = pb.SampleResponse()
-    for answer in answers:
-        message.sequences.add(
+    for index, answer in enumerate(sampled.answers):
+        sequence = message.sequences.add(
             stop_reason=pb.STOP_REASON_STOP if answer.stopped else pb.STOP_REASON_LENGTH,
             tokens=np.asarray(answer.tokens, np.int32).tobytes(),
             logprobs=np.asarray(answer.logprobs, np.float32).tobytes(),
         )
-    if prompt_logprobs is not None:
-        message.prompt_logprobs = prompt_logprobs.astype(np.float32).tobytes()
+        if sampled.topk_samples is not None:
+            _write_topk(sequence.topk_sampled_logprobs, *sampled.topk_samples[index])
+    message.prompt_cache_hit_tokens = sampled.cached_tokens
+    if sampled.prompt_logprobs is not None:
+        message.prompt_logprobs = sampled.prompt_logprobs.astype(np.float32).tobytes()
+    if sampled.topk_prompt is not None:
+        _write_topk(message.topk_prompt_logprobs, *sampled.topk_prompt)
+    if sampled.targets is not None:
+        _write_targets(message.target_prompt_logprobs, sampled.targets, sampled.sparse)
+    if sampled.drawn is not None:
+        ids, logprobs = sampled.drawn
+        _write_dense(message.prompt_alt_tokens.tokens, ids.astype(np.int32), pb.DTYPE_INT32)
+        _write_dense(message.prompt_alt_tokens.logprobs, logprobs.astype(np.float32), pb.DTYPE_FLOAT32)
     return bytes(message.SerializeToString())
+
+
+def _write_topk(message: pb.TopkLogprobs, ids: np.ndarray, logprobs: np.ndarray) -> None:
+    message.length, message.k = ids.shape
+    message.token_ids = ids.astype(np.int32).tobytes()
+    message.logprobs = logprobs.astype(np.float32).tobytes()
+
+
+def _write_targets(
+    message: pb.Tensor, logprobs: np.ndarray, sparse: tuple[np.ndarray, np.ndarray] | None
+) -> None:
+    """In the layout they were asked for in."""
+    if sparse is None:
+        _write_dense(message, logprobs.astype(np.float32), pb.DTYPE_FLOAT32)
+        return
+    ends, columns = sparse
+    rows = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    message.dtype = pb.DTYPE_FLOAT32
+    message.shape.extend(logprobs.shape)
+    message.sparse_csr.values = logprobs[rows, columns].astype(np.float32).tobytes()
+    message.sparse_csr.crow_indices = ends.tobytes()
+    message.sparse_csr.col_indices = columns.tobytes()
+
+
+def _write_dense(message: pb.Tensor, values: np.ndarray, dtype: Any) -> None:
+    message.dtype = dtype
+    message.shape.extend(values.shape)
+    message.dense = values.tobytes()
 
 
 def read_prompt(prompt: Mapping[str, Any]) -> np.ndarray:
@@ -182,7 +299,7 @@ class Fields:
         found = self._typed(name, int)
         if found is None:
             found = default
-        if found is None or isinstance(found, bool):
+        if found is None or isinstance(found, bool) or abs(found) >= 2**63:
             raise MalformedRequest(f"The field {name!r} must be an integer.")
         return int(found)
 
@@ -194,8 +311,17 @@ class Fields:
         found = self._typed(name, bool)
         return default if found is None else bool(found)
 
+    def integers(self, name: str) -> list[int]:
+        found = self._typed(name, list)
+        if found is None or not all(type(value) is int and abs(value) < 2**63 for value in found):
+            raise MalformedRequest(f"The field {name!r} must be a list of integers.")
+        return list(found)
+
     def object(self, name: str) -> Fields:
         return Fields(self._typed(name, dict) or {})
+
+    def all(self) -> dict[str, Any]:
+        return dict(self._raw)
 
     def raw(self, name: str) -> Any:
         return self._raw.get(name)

@@ -1,14 +1,15 @@
-"""An evaluation of one weight version on tasks that it was not trained on.
+"""An evaluation of one weight version within a training run, on tasks that it was not trained on.
 
 Each attempt is a rollout in the store, at a stage of its own; asking again runs only what is missing.
 """
 
 from collections.abc import Callable, Sequence
 
+from termrl.evaluate.attempts import run_attempts
 from termrl.evaluate.intervals import Rate, solve_rate
 from termrl.learn.progress import Progress
 from termrl.policy.sampler import Sampler
-from termrl.rollout.collect import Attempt, collect
+from termrl.rollout.collect import Attempt
 from termrl.rollout.pool import RolloutPool
 from termrl.rollout.record import Rollout
 from termrl.store import Place, Run
@@ -36,14 +37,14 @@ async def evaluate_tasks(
     ]
     solved = scored = 0
 
-    def finished(rollout: Rollout) -> None:
+    def finished(place: Place, rollout: Rollout, fresh: bool) -> None:
         nonlocal solved, scored
         solved += rollout.solved
         scored += rollout.outcome.scored
         progress.advance(solve_rate=solved / max(scored, 1), sandboxes=pool.in_flight)
 
     progress.phase(f"evaluation: {stage.removeprefix('eval-').replace('_', ' ')}", len(wanted))
-    rollouts = await collect(run, pool, wanted, seed=seed, finished=finished)
+    rollouts = await run_attempts(run, pool, wanted, seed=seed, retry="excluded", finished=finished)
     return list(rollouts.values())
 
 

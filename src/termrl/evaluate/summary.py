@@ -8,6 +8,7 @@ held_out_families         the same over families that training never saw
 curve                     [{step, solve_rate, reward, n}] of the training rollouts
 seconds                   phase -> seconds, and total
 tokens                    prompt, sampled, trained
+spent                     tokens by kind, sandbox seconds, seconds, and their cost in dollars, as metered
 rollouts                  n, scored, excluded: {outcome: count}
 checkpoint                where the last weights are
 picture                   the learning curve, once it is drawn
@@ -77,6 +78,7 @@ def summarize(run: Run) -> dict[str, Any]:
             "sampled": sum(total["sampled"] for total in totals),
             "trained": sum(metrics["train_tokens"] for metrics in steps.values()),
         },
+        "spent": run.fact("spent"),
         "rollouts": _rollouts(run),
         "checkpoint": {"state": checkpoints[-1].state_path, "sampler": checkpoints[-1].sampler_path}
         if checkpoints

@@ -5,6 +5,7 @@ segment, so what was sampled at i + 1 carries its logprob and advantage at i.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tinker
@@ -13,34 +14,61 @@ from tinker import TensorData
 from termrl.policy.transcript import Segment, Turn, segments_of
 
 
-def policy_gradient_datum(segment: Segment, advantage: float) -> tinker.Datum:
-    """A datum for importance_sampling, ppo and their kin."""
-    mask = np.asarray(segment.mask[1:], np.float32)
-    return _datum(
-        segment,
-        logprobs=np.asarray(segment.logprobs[1:], np.float32),
-        advantages=mask * np.float32(advantage),
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One segment to learn from, as arrays over its positions, until it is sent as a datum."""
+
+    inputs: list[int]
+    targets_T: np.ndarray
+    mask_T: np.ndarray
+    logprobs_T: np.ndarray
+    advantages_T: np.ndarray
+
+    @property
+    def length(self) -> int:
+        return len(self.inputs)
+
+    def with_advantages(self, advantages_T: np.ndarray) -> "Lesson":
+        return replace(self, advantages_T=advantages_T.astype(np.float32))
+
+    def with_logprobs(self, logprobs_T: np.ndarray) -> "Lesson":
+        return replace(self, logprobs_T=np.where(self.mask_T, logprobs_T, 0).astype(np.float32))
+
+    def datum(self) -> tinker.Datum:
+        """A datum for importance_sampling, ppo and their kin."""
+        return self._datum(logprobs=self.logprobs_T, advantages=self.advantages_T)
+
+    def weighted(self, weights_T: np.ndarray) -> tinker.Datum:
+        """A datum for cross_entropy with these weights."""
+        return self._datum(weights=weights_T.astype(np.float32))
+
+    def _datum(self, **inputs: np.ndarray) -> tinker.Datum:
+        return tinker.Datum(
+            model_input=tinker.ModelInput.from_ints(self.inputs),
+            loss_fn_inputs={
+                "target_tokens": TensorData.from_numpy(self.targets_T),
+                **{name: TensorData.from_numpy(values) for name, values in inputs.items()},
+            },
+        )
+
+
+def lesson_of(segment: Segment, advantage: float) -> Lesson:
+    mask = np.asarray(segment.mask[1:], bool)
+    return Lesson(
+        inputs=list(segment.tokens[:-1]),
+        targets_T=np.asarray(segment.tokens[1:], np.int64),
+        mask_T=mask,
+        logprobs_T=np.asarray(segment.logprobs[1:], np.float32),
+        advantages_T=mask.astype(np.float32) * np.float32(advantage),
     )
+
+
+def rollout_lessons(turns: Sequence[Turn], advantage: float) -> list[Lesson]:
+    """One lesson a segment; where nothing was sampled after the first token there is nothing to teach."""
+    return [lesson_of(segment, advantage) for segment in segments_of(turns) if any(segment.mask[1:])]
 
 
 def supervised_datum(segment: Segment) -> tinker.Datum:
     """A datum for cross_entropy: what was said is learned, what was seen is not."""
-    return _datum(segment, weights=np.asarray(segment.mask[1:], np.float32))
-
-
-def rollout_datums(turns: Sequence[Turn], advantage: float) -> list[tinker.Datum]:
-    """One datum a segment; where nothing was sampled after the first token there is nothing to teach."""
-    return [
-        policy_gradient_datum(segment, advantage) for segment in segments_of(turns) if any(segment.mask[1:])
-    ]
-
-
-def _datum(segment: Segment, **inputs: np.ndarray) -> tinker.Datum:
-    targets = np.asarray(segment.tokens[1:], np.int64)
-    return tinker.Datum(
-        model_input=tinker.ModelInput.from_ints(list(segment.tokens[:-1])),
-        loss_fn_inputs={
-            "target_tokens": TensorData.from_numpy(targets),
-            **{name: TensorData.from_numpy(values) for name, values in inputs.items()},
-        },
-    )
+    lesson = lesson_of(segment, 0.0)
+    return lesson.weighted(lesson.mask_T)

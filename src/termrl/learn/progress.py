@@ -15,7 +15,7 @@ class Progress(Protocol):
         """`n` more parts of the phase are done."""
 
     def numbers(self, **numbers: float) -> None:
-        """Figures worth showing: reward, solve_rate, tokens_per_second, sandboxes, or any other name."""
+        """Figures worth showing: reward, solve_rate (low, high: its interval), sandboxes, any other name."""
 
     def note(self, text: str) -> None:
         """One line about something that just happened, such as a rollout's end."""

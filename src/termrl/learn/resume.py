@@ -5,6 +5,7 @@ with, save for how long it goes on and how it is run on this machine.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from termrl.config import TrainConfig
@@ -15,16 +16,32 @@ MAY_CHANGE = frozenset(
     {
         "behavior_if_run_exists",
         "base_url",
+        "checkpoint_ttl_hours",
+        "dry_run",
         "eval_every",
         "log_level",
+        "max_cost",
+        "max_hours",
         "max_minutes",
         "max_steps",
+        "max_tokens_total",
+        "n_epochs",
         "n_parallel_envs",
+        "prices",
+        "rolling_save_every",
         "run_name",
         "run_root",
         "save_every",
+        "wandb.enabled",
+        "wandb.entity",
+        "wandb.project",
+        "wandb.run_name",
     }
 )
+
+
+class RunExistsError(UserError):
+    """The run is there already and was not to be gone on with."""
 
 
 class SettingsChangedError(UserError):
@@ -42,6 +59,14 @@ def settle(stored: Mapping[str, Any], said: Mapping[str, Any]) -> TrainConfig:
             f"{', '.join(changed)} out to go on with it, or give another run_name."
         )
     return from_dict({**before, **now})
+
+
+def free_name(path: Path) -> str:
+    """The name of a run beside this one that there is none of yet."""
+    number = 2
+    while (path.parent / f"{path.name}-{number}").exists():
+        number += 1
+    return f"{path.name}-{number}"
 
 
 def _plain(value: Any) -> Any:

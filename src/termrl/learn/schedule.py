@@ -23,9 +23,9 @@ def learning_rate_share(step: int, steps: int, schedule: str, warmup_steps: int 
     return 1.0
 
 
-def adam_at(step: int, config: TrainConfig) -> tinker.AdamParams:
-    """Adam as the settings have it, at a step of reinforcement learning."""
-    share = learning_rate_share(step, config.max_steps, config.lr_schedule, config.lr_warmup_steps)
+def adam_at(step: int, steps: int, config: TrainConfig) -> tinker.AdamParams:
+    """Adam as the settings have it, at a step of reinforcement learning that has so many."""
+    share = learning_rate_share(step, steps, config.lr_schedule, config.lr_warmup_steps)
     return tinker.AdamParams(
         learning_rate=config.learning_rate * share,
         beta1=config.adam_beta1,

@@ -16,14 +16,12 @@ from termrl.learn.datums import supervised_datum
 from termrl.learn.demonstrations import demonstration
 from termrl.learn.learner import Learner
 from termrl.learn.progress import Progress
-from termrl.policy.rendering import Renderer
+from termrl.learn.training import Training
 from termrl.policy.scripted import ScriptedSampler
-from termrl.policy.tokenizer import Tokenizer
 from termrl.policy.transcript import segments_of
 from termrl.rollout.collect import Attempt, collect
-from termrl.rollout.pool import RolloutPool
 from termrl.rollout.record import Rollout
-from termrl.store import Place, Run
+from termrl.store import Place
 from termrl.tasks import HarborTask, reference_commands
 
 STAGE = "demonstrations"
@@ -60,28 +58,25 @@ def family_of(task: HarborTask) -> str:
     return str(task.config.metadata.get("family", ""))
 
 
-async def make_demonstrations(
-    run: Run,
-    pool: RolloutPool,
-    tasks: Sequence[HarborTask],
-    config: TrainConfig,
-    tokenizer: Tokenizer,
-    renderer: Renderer,
-    progress: Progress,
-) -> list[Rollout]:
+async def make_demonstrations(training: Training) -> list[Rollout]:
     """The solved demonstrations of the chosen tasks, each run once and kept in the store."""
-    chosen = demonstrated_tasks(tasks, config)
+    config, pool, progress = training.config, training.pool, training.progress
+    chosen = demonstrated_tasks(training.tasks, config)
     attempts = [
         Attempt(
             Place(STAGE, 0, index, 0),
             task,
-            ScriptedSampler(demonstration(reference_commands(task)), tokenizer, renderer),
+            ScriptedSampler(demonstration(reference_commands(task)), training.tokenizer, training.renderer),
         )
         for index, task in enumerate(chosen)
     ]
     progress.phase("demonstrations", len(attempts))
     rollouts = await collect(
-        run, pool, attempts, seed=config.seed, finished=lambda _: progress.advance(sandboxes=pool.in_flight)
+        training.run,
+        pool,
+        attempts,
+        seed=config.seed,
+        finished=lambda _: progress.advance(sandboxes=pool.in_flight),
     )
     solved = [rollout for rollout in rollouts.values() if rollout.solved]
     if not solved:
@@ -109,5 +104,5 @@ async def imitate(
     for index, batch in enumerate(batches):
         rate = config.warmup.learning_rate * (1 - index / len(batches))
         weights = sum(float(datum.loss_fn_inputs["weights"].to_numpy().sum()) for datum in batch)
-        metrics = await learner.update([batch], "cross_entropy", tinker.AdamParams(learning_rate=rate))
+        metrics = await learner.supervise(batch, tinker.AdamParams(learning_rate=rate))
         progress.advance(loss=metrics["loss:sum"] / max(weights, 1.0))

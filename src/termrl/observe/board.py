@@ -44,7 +44,12 @@ class Board:
         return self.phase_seconds / self.done * max(self.total - self.done, 0)
 
     def shown_figures(self) -> list[str]:
-        return [show_figure(name, value) for name, value in self.figures.items()]
+        figures = dict(self.figures)
+        low, high = figures.pop("low", None), figures.pop("high", None)
+        shown = {name: show_figure(name, value) for name, value in figures.items()}
+        if low is not None and high is not None and "solve_rate" in shown:
+            shown["solve_rate"] += f" [{100 * low:.0f}, {100 * high:.0f}]"
+        return list(shown.values())
 
 
 def show_figure(name: str, value: float) -> str:

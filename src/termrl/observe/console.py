@@ -15,13 +15,13 @@ from termrl.observe.board import Board, show_seconds
 LINE_EVERY = 5.0
 
 
-def open_console(stream: TextIO | None = None) -> Progress:
-    """The console that fits the stream (standard output)."""
+def open_console(stream: TextIO | None = None, *, keep_notes: bool = False) -> Progress:
+    """The console that fits the stream (standard output); where it is live, notes pass unless kept."""
     stream = stream or sys.stdout
     if stream.isatty():
-        from termrl.observe.live import LiveConsole
+        from termrl.observe.live import LiveConsole, StreamingConsole
 
-        return LiveConsole(stream)
+        return StreamingConsole(stream) if keep_notes else LiveConsole(stream)
     return LineConsole(stream)
 
 

@@ -42,6 +42,13 @@ class LiveConsole:
         self._live.stop()
 
 
+class StreamingConsole(LiveConsole):
+    """The same, with every note left on the screen above it."""
+
+    def note(self, text: str) -> None:
+        self._live.console.print(Text(text), soft_wrap=True)
+
+
 def draw(board: Board) -> RenderableType:
     """The board as it stands."""
     lines: list[RenderableType] = [

@@ -52,6 +52,8 @@ def draw_summary(summary: Mapping[str, Any]) -> RenderableType:
         parts.append(_line("time", [f"{name} {show_seconds(seconds)}" for name, seconds in times.items()]))
     if summary.get("tokens"):
         parts.append(_line("tokens", [f"{name} {n:,}" for name, n in summary["tokens"].items()]))
+    if (summary.get("spent") or {}).get("cost"):
+        parts.append(_line("cost", [f"${summary['spent']['cost']:.2f}"]))
     if summary.get("picture"):
         parts.append(_line("curve", [str(summary["picture"])]))
     parts += ["", Text("What to type next", style="bold")]

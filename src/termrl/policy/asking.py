@@ -17,6 +17,7 @@ from termrl.policy.conversation import Conversation, Message, Prompt, Tools
 from termrl.policy.rendering import ParsedAnswer, Renderer
 from termrl.policy.sampler import SampledAnswer, Sampler, turn_seed
 from termrl.policy.transcript import Turn
+from termrl.policy.usage import Usage
 
 EMPTY_ANSWERS = 3
 """So many answers without a single token, one after another, are no model's doing."""
@@ -72,6 +73,11 @@ class Policy:
     @property
     def turns(self) -> list[Turn]:
         return self.conversation.transcript.turns
+
+    @property
+    def usage(self) -> Usage | None:
+        """What was asked of the model, where the turns do not say it themselves."""
+        return None
 
     async def ask(
         self, messages: Sequence[Message], *, tools: Tools | None = None, max_tokens: int | None = None

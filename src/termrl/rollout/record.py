@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from termrl.policy.transcript import Turn
+from termrl.policy.usage import Usage
 from termrl.rollout.outcome import Outcome
 
 
@@ -19,7 +20,11 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One attempt. `reward` is None exactly when the outcome is not scored."""
+    """One attempt. `reward` is None exactly when the outcome is not scored.
+
+    `usage` is given where the turns are not at hand: agents whose model is not ours, and rollouts that were
+    read without their turns.
+    """
 
     task_name: str
     outcome: Outcome
@@ -29,6 +34,7 @@ class Rollout:
     detail: str = ""
     trial_dir: str = ""
     tags: dict[str, str] = field(default_factory=dict)
+    usage: Usage | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if (self.reward is None) == self.outcome.scored:
@@ -48,6 +54,10 @@ class Rollout:
         return sum(
             not turn.continues(before) for before, turn in zip((None, *self.turns), self.turns, strict=False)
         )
+
+    @property
+    def used(self) -> Usage:
+        return self.usage or Usage(len(self.turns), self.prompt_tokens, self.sampled_tokens)
 
     @property
     def solved(self) -> bool:

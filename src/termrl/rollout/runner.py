@@ -22,8 +22,11 @@ from termrl.agents.gateway import Gateway, GatewayAccess
 from termrl.errors import UserError
 from termrl.policy.asking import Policy
 from termrl.policy.budget import ContextBudget
+from termrl.policy.chat import OutsideSampler
 from termrl.policy.rendering import Renderer
 from termrl.policy.sampler import Sampler
+from termrl.policy.usage import Usage
+from termrl.rollout.gate import wait_at_the_gate
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.record import Rollout, Timings
 from termrl.rollout.references import References
@@ -66,10 +69,15 @@ class RolloutRunner:
 
     async def run(self, task: Task, sampler: Sampler, *, seed: int) -> Rollout:
         """One attempt, whatever its outcome; raises `UserError` when no other attempt could do better."""
-        policy = Policy(sampler.for_attempt(), self._renderer, self._budget, seed)
+        outside = isinstance(sampler, OutsideSampler)
+        policy = (
+            sampler.policy(self._budget, seed)
+            if isinstance(sampler, OutsideSampler)
+            else Policy(sampler.for_attempt(), self._renderer, self._budget, seed)
+        )
         async with AsyncExitStack() as stack:
             access: GatewayAccess | None = None
-            if self._settings.agent not in OURS:
+            if self._settings.agent not in OURS and not outside:
                 access = await stack.enter_async_context(
                     self._gateway.access(
                         policy, max_turns=self._settings.max_turns, model_name=self._settings.model_name
@@ -102,6 +110,7 @@ class RolloutRunner:
         guard = Guard(trial)
         evidence = Evidence(policy)
         trial.call_before_stop(lambda: self._grade(task, trial, guard, evidence))
+        wait_at_the_gate(trial)
         try:
             result: TrialResult = await trial.run()
         except Exception as error:
@@ -114,7 +123,10 @@ class RolloutRunner:
             allowed = await self._references.own_changes(task.task_dir)
             evidence.tampering = [sign for sign in guard.signs if sign not in allowed]
         verdict = await self._blame(task, judge(result, evidence, self._rule))
-        return _rollout(task, verdict, policy, timings_of(result, policy), trial.paths.trial_dir)
+        ended = _rollout(task, verdict, policy, timings_of(result, policy), trial.paths.trial_dir)
+        if self._settings.agent not in OURS and access is None:
+            return replace(ended, usage=_reported_usage(result))
+        return ended
 
     def _gather(self, evidence: Evidence, trial: LastWord, access: GatewayAccess | None) -> None:
         evidence.agent_timeout = trial.agent_timeout_sec
@@ -159,10 +171,11 @@ class RolloutRunner:
         return TrialConfig(
             task=TaskConfig(path=task.task_dir),
             trials_dir=settings.trials_dir,
+            timeout_multiplier=settings.timeout_multiplier,
             agent=AgentConfig(
                 name=None if self._agent_path else settings.agent,
                 import_path=self._agent_path,
-                model_name=settings.model_name if ours else f"openai/{settings.model_name}",
+                model_name=settings.model_name if access is None else f"openai/{settings.model_name}",
                 override_timeout_sec=settings.agent_timeout_seconds,
                 kwargs={**(_our_kwargs(settings) if ours else {}), **dict(settings.agent_kwargs)},
                 env=access.env if access is not None else {},
@@ -213,7 +226,14 @@ def _rollout(
         timings=timings,
         detail=detail,
         trial_dir=str(trial_dir or ""),
+        usage=policy.usage,
     )
+
+
+def _reported_usage(result: TrialResult) -> Usage:
+    """What an agent with a model of its own says that it used; it does not say in how many calls."""
+    prompt, _, sampled, cost = result.compute_token_cost_totals()
+    return Usage(0, prompt or 0, sampled or 0, cost)
 
 
 def _log_tails(trial_dir: Path) -> str:

@@ -31,6 +31,7 @@ class RolloutSettings:
     environment: str = "local"
     environment_settings: tuple[tuple[str, Any], ...] = ()
     agent_timeout_seconds: float | None = None
+    timeout_multiplier: float = 1.0
     reward: str | None = None
     reward_fn: str | None = None
     gateway_url: str | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Any, Protocol
 
 from termrl.sandbox.backends import LOCAL, Backend, BadEnvironmentSetting, parse_pairs
@@ -71,9 +72,12 @@ async def start_from_snapshots(
     return replace(backend, kwargs={**backend.kwargs, "snapshots": hand_over(found.handles)})
 
 
-def environment_settings(backend: Backend, tasks: Sequence[Task]) -> Mapping[str, Any]:
+def environment_settings(
+    backend: Backend, tasks: Sequence[Task], *, timeout_multiplier: float = 1.0
+) -> Mapping[str, Any]:
     """What the rollouts' settings say of it: how Harbor is told, long-lived enough for every task."""
-    longest = max((lifetime_seconds(task.config, backend.agent_timeout) for task in tasks), default=None)
+    lifetimes = (lifetime_seconds(task.config, backend.agent_timeout) for task in tasks)
+    longest = max((ceil(timeout_multiplier * lifetime) for lifetime in lifetimes), default=None)
     config = backend.environment_config(lifetime=longest)
     kind = config.import_path or (config.type.value if config.type is not None else LOCAL)
     return {"environment": kind, "environment_settings": tuple(config.kwargs.items())}

@@ -87,6 +87,11 @@ def _check_engine(name: str) -> Check:
     if subprocess.run(compose, capture_output=True, timeout=_ENGINE_SECONDS, check=False).returncode != 0:
         fix = "`apt-get install docker-compose`" if name == "docker" else "`apt-get install podman-compose`"
         return Check(name, False, f"there is no {name} compose", fix, required=False)
+    if name == "podman" and compose[0] == "podman-compose":
+        known = subprocess.run(["podman-compose", "--help"], capture_output=True, text=True, check=False)
+        if "--in-pod" not in known.stdout:  # Harbor says it on every call
+            detail = "podman-compose is older than Harbor needs"
+            return Check(name, False, detail, "`pip install podman-compose`", required=False)
     return Check(name, True, "ready", "", required=False)
 
 

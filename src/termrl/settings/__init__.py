@@ -1,4 +1,4 @@
-"""Reading settings: what a person types or keeps in a file becomes a `TrainConfig`.
+"""Reading settings: what a person types or keeps in a file becomes a `TrainConfig` or an `EvalConfig`.
 
 `key=value`, `--key value` and `--key=value` mean the same; `config=PATH` (or the name of a file that
 ships, `config=quickstart`) is read first and the command line overrides it. A key nobody knows and a
@@ -10,15 +10,14 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import chz
 
 from termrl.config import ALIASES, RolloutConfig, TrainConfig
 from termrl.errors import UserError
-from termrl.settings.values import expected, parse_value, show_value
+from termrl.settings.values import expected, is_mapping, parse_value, show_value
 
 SHIPPED = Path(__file__).parent
 
@@ -58,10 +57,14 @@ class Setting:
         return show_value(self.default)
 
 
-@cache
-def all_settings() -> Mapping[str, Setting]:
+_SETTINGS: dict[type[RolloutConfig], Mapping[str, Setting]] = {}
+
+
+def all_settings(config_type: type[RolloutConfig] = TrainConfig) -> Mapping[str, Setting]:
     """Every setting by its dotted name, in the order of the tree."""
-    return _settings_of(TrainConfig, "")
+    if config_type not in _SETTINGS:
+        _SETTINGS[config_type] = _settings_of(config_type, "")
+    return _SETTINGS[config_type]
 
 
 def _settings_of(config_type: Any, prefix: str) -> dict[str, Setting]:
@@ -81,17 +84,21 @@ def resolve(arguments: Iterable[str]) -> TrainConfig:
     return build(read_arguments(arguments))
 
 
-def read_arguments(arguments: Iterable[str]) -> dict[str, Any]:
+def read_arguments(
+    arguments: Iterable[str], config_type: type[RolloutConfig] = TrainConfig
+) -> dict[str, Any]:
     """The typed values of a command line and of the file it names, by dotted name, defaults left out."""
-    typed = parse_arguments(arguments)
+    typed = parse_arguments(arguments, config_type)
     source = typed.pop("config", None)
-    values = read_file(source) if source is not None else {}
-    return values | _convert(typed)
+    values = read_file(source, config_type) if source is not None else {}
+    return values | _convert(typed, config_type=config_type)
 
 
-def parse_arguments(arguments: Iterable[str]) -> dict[str, str]:
+def parse_arguments(
+    arguments: Iterable[str], config_type: type[RolloutConfig] = TrainConfig
+) -> dict[str, str]:
     """Key and value of each argument, as typed. A bare `--key` means `--key true`."""
-    known = {*all_settings(), *ALIASES, "config"}
+    known = {*all_settings(config_type), *ALIASES, "config"}
     pairs: dict[str, str] = {}
     pending: str | None = None
     for argument in arguments:
@@ -116,7 +123,7 @@ def parse_arguments(arguments: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
-def read_file(source: str) -> dict[str, Any]:
+def read_file(source: str, config_type: type[RolloutConfig] = TrainConfig) -> dict[str, Any]:
     """The values of a settings file, by dotted name: a path, or the name of one that ships."""
     path = Path(source).expanduser()
     if not path.is_file() and (SHIPPED / f"{source}.toml").is_file():
@@ -131,12 +138,16 @@ def read_file(source: str) -> dict[str, Any]:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsFileError(f"The settings file {path} is not TOML: {error}.") from error
-    return _convert(flatten(tree), f" in {path}")
+    return _convert(flatten(tree), f" in {path}", config_type)
 
 
-def from_dict(values: Mapping[str, Any]) -> TrainConfig:
+@overload
+def from_dict(values: Mapping[str, Any]) -> TrainConfig: ...
+@overload
+def from_dict[Config: RolloutConfig](values: Mapping[str, Any], config_type: type[Config]) -> Config: ...
+def from_dict(values: Mapping[str, Any], config_type: type[RolloutConfig] = TrainConfig) -> RolloutConfig:
     """The tree of `to_dict`, or of any nested or dotted mapping; what it leaves out has its default."""
-    return build(_convert(flatten(values)))
+    return build(_convert(flatten(values), config_type=config_type), config_type)
 
 
 def to_dict(config: RolloutConfig) -> dict[str, Any]:
@@ -145,17 +156,21 @@ def to_dict(config: RolloutConfig) -> dict[str, Any]:
     return tree
 
 
-def build(values: Mapping[str, Any]) -> TrainConfig:
+@overload
+def build(values: Mapping[str, Any]) -> TrainConfig: ...
+@overload
+def build[Config: RolloutConfig](values: Mapping[str, Any], config_type: type[Config]) -> Config: ...
+def build(values: Mapping[str, Any], config_type: type[RolloutConfig] = TrainConfig) -> RolloutConfig:
     """The tree from typed values by dotted name."""
     tree: dict[str, Any] = {}
     for name, value in values.items():
         group, _, leaf = name.rpartition(".")
         (tree.setdefault(group, {}) if group else tree)[leaf] = value
-    for name, field in chz.chz_fields(TrainConfig).items():
+    for name, field in chz.chz_fields(config_type).items():
         group_type: Any = field.final_type
         if name in tree and chz.is_chz(group_type):
             tree[name] = group_type(**tree[name])
-    return TrainConfig(**tree)
+    return config_type(**tree)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -168,11 +183,13 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _convert(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    settings = all_settings()
+def _convert(
+    values: Mapping[str, Any], where: str = "", config_type: type[RolloutConfig] = TrainConfig
+) -> dict[str, Any]:
+    settings = all_settings(config_type)
     converted: dict[str, Any] = {}
     given_as: dict[str, str] = {}
-    for key, value in values.items():
+    for key, value in _tables(values, settings).items():
         name = ALIASES.get(key, key)
         if name not in settings:
             raise UnknownSettingError(f"There is no setting '{key}'{where}{_did_you_mean(key, settings)}")
@@ -186,14 +203,30 @@ def _convert(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     return converted
 
 
+def _tables(values: Mapping[str, Any], settings: Mapping[str, Setting]) -> dict[str, Any]:
+    """The entries of a table whose keys are the user's own, typed or flattened one by one, as one value."""
+    gathered: dict[str, Any] = {}
+    for key, value in values.items():
+        table, _, entry = key.partition(".")
+        setting = settings.get(table)
+        if entry and setting is not None and is_mapping(setting.type):
+            gathered[table] = {**gathered.get(table, {}), entry: value}
+        else:
+            gathered[key] = value
+    return gathered
+
+
 def _did_you_mean(key: str, settings: Mapping[str, Setting]) -> str:
     known = [*settings, *ALIASES, "config"]
     last = {name.rpartition(".")[2]: name for name in known if "." in name}
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.6) or [
         last[name] for name in difflib.get_close_matches(key, last, n=2, cutoff=0.75)
     ]
+    # With many settings there is always a third cousin: only those nearly as close as the closest are named.
+    alike = [difflib.SequenceMatcher(None, key, name).ratio() for name in close]
+    close = [name for name, ratio in zip(close, alike, strict=True) if ratio >= 0.9 * alike[0]]
     if not close:
-        return ": `termrl train --help` lists them all."
+        return ": `--help` lists them all."
     return f": did you mean {' or '.join(close)}?"
 
 

@@ -1,6 +1,6 @@
 """docs/settings.md, made from the settings themselves by `make docs`."""
 
-from termrl.config import ALIASES
+from termrl.config import ALIASES, EvalConfig
 from termrl.settings import SHIPPED, all_settings
 
 INTRODUCTION = """\
@@ -19,6 +19,12 @@ def settings_page() -> str:
         f"| `{setting.name}` | {setting.expected} | `{setting.shown_default}` | {setting.doc} |"
         for setting in all_settings().values()
     ]
+    training = all_settings()
+    evaluation = [
+        f"| `{setting.name}` | {setting.expected} | `{setting.shown_default}` | {setting.doc} |"
+        for setting in all_settings(EvalConfig).values()
+        if training.get(setting.name) != setting
+    ]
     aliases = [f"| `{alias}` | `{name}` |" for alias, name in ALIASES.items()]
     return "\n".join(
         [
@@ -26,6 +32,15 @@ def settings_page() -> str:
             "| setting | type | default | what it is |",
             "|---|---|---|---|",
             *rows,
+            "",
+            "## Evaluation",
+            "",
+            "`termrl eval` takes the settings above that concern model, agent, sandbox and run,",
+            "and these, of which some have another default than in training.",
+            "",
+            "| setting | type | default | what it is |",
+            "|---|---|---|---|",
+            *evaluation,
             "",
             "## Other names",
             "",

@@ -3,6 +3,7 @@
 import json
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,8 @@ def show_value(value: Any) -> str:
             return str(value).lower()
         case tuple() | list():
             return ",".join(map(str, value))
+        case Mapping():
+            return json.dumps(dict(value))
         case _:
             return str(value)
 
@@ -33,6 +36,8 @@ def parse_value(kind: Any, value: Any) -> Any:
         return value
     if typing.get_origin(kind) is tuple:
         return _parse_list(value)
+    if is_mapping(kind):
+        return _parse_mapping(value)
     if kind is str:
         if not isinstance(value, str):
             raise ValueError
@@ -73,6 +78,28 @@ def _parse_list(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def is_mapping(kind: Any) -> bool:
+    """Whether a setting is a table whose keys are the user's own."""
+    return typing.get_origin(kind) is Mapping
+
+
+def _parse_mapping(value: Any) -> dict[str, float | str]:
+    if isinstance(value, str):
+        value = json.loads(value)
+    if not isinstance(value, Mapping):
+        raise ValueError
+    return {str(key): _number_or_text(entry) for key, entry in value.items()}
+
+
+def _number_or_text(value: Any) -> float | str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError
+    try:
+        return float(value)
+    except ValueError:
+        return str(value)
+
+
 def _without_none(kind: Any) -> Any:
     (rest,) = (argument for argument in typing.get_args(kind) if argument is not types.NoneType)
     return rest
@@ -86,4 +113,6 @@ def expected(kind: Any) -> str:
         return " or ".join(typing.get_args(kind))
     if typing.get_origin(kind) is tuple:
         return "a list of names"
+    if is_mapping(kind):
+        return "a table of names and values"
     return {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}[kind]

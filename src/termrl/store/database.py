@@ -1,8 +1,8 @@
 """One SQLite file a run: the schema, the connection, and what can go wrong with either.
 
 WAL where the disk can carry it, a rollback journal where it can't (network disks). Every write is one
-transaction that is on disk when the call returns. A file of another schema version is refused, never
-touched.
+transaction that is on disk when the call returns. A file of an older schema version is brought up to date
+when it is opened; one of a newer version is refused, never touched.
 """
 
 import sqlite3
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from termrl.errors import StorageError, UserError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -32,12 +32,42 @@ CREATE TABLE steps (
 );
 CREATE TABLE checkpoints (
   name TEXT PRIMARY KEY, step INTEGER NOT NULL, state_path TEXT NOT NULL, sampler_path TEXT NOT NULL,
-  saved_at REAL NOT NULL
+  saved_at REAL NOT NULL, kind TEXT NOT NULL DEFAULT 'periodic'
 );
 CREATE TABLE phases (
   name TEXT PRIMARY KEY, seconds REAL NOT NULL, done INTEGER NOT NULL, facts TEXT NOT NULL
 );
 """
+
+_LEDGER = """
+CREATE TABLE groups (
+  number INTEGER PRIMARY KEY, task_name TEXT NOT NULL, version INTEGER NOT NULL,
+  in_place_of INTEGER REFERENCES groups (number)
+);
+CREATE TABLE batches (
+  step INTEGER NOT NULL, position INTEGER NOT NULL, number INTEGER NOT NULL UNIQUE,
+  PRIMARY KEY (step, position)
+) WITHOUT ROWID;
+CREATE TABLE credits (
+  step INTEGER NOT NULL, number INTEGER NOT NULL, member INTEGER NOT NULL,
+  shaped_reward REAL NOT NULL, advantage REAL NOT NULL,
+  PRIMARY KEY (step, number, member)
+) WITHOUT ROWID;
+"""
+
+_MIGRATIONS = {
+    1: f"""
+    ALTER TABLE checkpoints ADD COLUMN kind TEXT NOT NULL DEFAULT 'periodic';
+    {_LEDGER}
+    INSERT INTO groups SELECT DISTINCT
+      step * (SELECT json_extract(value, '$.batch_size') FROM meta WHERE key = 'settings') + group_index,
+      task_name, step, NULL FROM rollouts WHERE stage = 'train';
+    INSERT INTO batches SELECT DISTINCT step, group_index,
+      step * (SELECT json_extract(value, '$.batch_size') FROM meta WHERE key = 'settings') + group_index
+      FROM rollouts WHERE stage = 'train' AND step IN (SELECT step FROM steps);
+    """
+}
+"""What takes a file from a version to the next."""
 
 
 class WrongVersionError(UserError):
@@ -60,7 +90,14 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version == 0 and create:
                 connection.execute("PRAGMA journal_mode=WAL")
-                connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
+                connection.executescript(
+                    f"BEGIN;{_SCHEMA}{_LEDGER}PRAGMA user_version={SCHEMA_VERSION};COMMIT;"
+                )
+            elif 0 < version < SCHEMA_VERSION:
+                for older in range(version, SCHEMA_VERSION):
+                    connection.executescript(
+                        f"BEGIN IMMEDIATE;{_MIGRATIONS[older]}PRAGMA user_version={older + 1};COMMIT;"
+                    )
             elif version != SCHEMA_VERSION:
                 raise WrongVersionError(
                     f"{path} has store version {version}, this termrl reads version {SCHEMA_VERSION}: "

@@ -16,9 +16,11 @@ from typing import IO, Any
 
 from termrl import __version__
 from termrl.errors import StorageError, UserError
+from termrl.policy.usage import Usage
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.record import Rollout, Timings
 from termrl.store.database import connect, storing
+from termrl.store.ledger import Ledger
 from termrl.store.turns import decode_turns, encode_turns
 
 DATABASE = "run.sqlite"
@@ -44,6 +46,7 @@ class Checkpoint:
     step: int
     state_path: str
     sampler_path: str
+    kind: str = "periodic"
 
 
 class Run:
@@ -53,6 +56,7 @@ class Run:
         self.path = path
         self._db = connection
         self._lock = lock
+        self.ledger = Ledger(path, connection)
 
     @classmethod
     def create(cls, path: Path, *, kind: str, settings: dict[str, Any]) -> "Run":
@@ -116,7 +120,8 @@ class Run:
 
     def add_rollout(self, place: Place, rollout: Rollout) -> None:
         """Commits a finished rollout; when this returns it is on disk. Takes a retried exclusion's place."""
-        timings = rollout.timings
+        timings, used = rollout.timings, rollout.used
+        tags = rollout.tags | ({_COST: str(used.cost)} if used.cost is not None else {})
         with storing(f"a rollout of {rollout.task_name}", self.path):
             self._db.execute(
                 f"INSERT OR REPLACE INTO rollouts VALUES (NULL{',?' * 20})",
@@ -128,9 +133,9 @@ class Run:
                     rollout.task_name,
                     rollout.outcome.value,
                     rollout.reward,
-                    len(rollout.turns),
-                    rollout.prompt_tokens,
-                    rollout.sampled_tokens,
+                    used.turns,
+                    used.prompt_tokens,
+                    used.sampled_tokens,
                     timings.setup,
                     timings.agent,
                     timings.model,
@@ -138,7 +143,7 @@ class Run:
                     timings.total,
                     rollout.detail,
                     rollout.trial_dir,
-                    json.dumps(rollout.tags),
+                    json.dumps(tags),
                     encode_turns(rollout.turns),
                     time.time(),
                 ),
@@ -155,6 +160,24 @@ class Run:
             values,
         )
         return {_place(row): _rollout(row, with_turns) for row in rows}
+
+    def group(self, stage: str, step: int, group: int) -> dict[int, Rollout]:
+        """The rollouts of one group by their place in it."""
+        rows = self._db.execute(
+            "SELECT * FROM rollouts WHERE stage = ? AND step = ? AND group_index = ? ORDER BY member",
+            (stage, step, group),
+        )
+        return {row["member"]: _rollout(row, True) for row in rows}
+
+    def rollout(self, place: Place) -> Rollout:
+        """One stored rollout, with its turns; KeyError where there is none."""
+        row = self._db.execute(
+            "SELECT * FROM rollouts WHERE stage = ? AND step = ? AND group_index = ? AND member = ?",
+            (place.stage, place.step, place.group, place.member),
+        ).fetchone()
+        if row is None:
+            raise KeyError(place)
+        return _rollout(row, True)
 
     def stages(self) -> list[str]:
         return [
@@ -184,13 +207,25 @@ class Run:
 
     def _insert_checkpoint(self, checkpoint: Checkpoint) -> None:
         self._db.execute(
-            "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)",
-            (checkpoint.name, checkpoint.step, checkpoint.state_path, checkpoint.sampler_path, time.time()),
+            "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                checkpoint.name,
+                checkpoint.step,
+                checkpoint.state_path,
+                checkpoint.sampler_path,
+                time.time(),
+                checkpoint.kind,
+            ),
         )
+
+    def forget_checkpoint(self, name: str) -> None:
+        """A checkpoint that another one replaced is no longer there to go on from."""
+        with storing(f"checkpoint {name}", self.path):
+            self._db.execute("DELETE FROM checkpoints WHERE name = ?", (name,))
 
     def checkpoints(self) -> list[Checkpoint]:
         rows = self._db.execute(
-            "SELECT name, step, state_path, sampler_path FROM checkpoints ORDER BY step, saved_at"
+            "SELECT name, step, state_path, sampler_path, kind FROM checkpoints ORDER BY step, saved_at"
         )
         return [Checkpoint(*row) for row in rows]
 
@@ -229,6 +264,9 @@ class Run:
             )
 
 
+_COST = "cost_usd"
+"""The tag that keeps what a rollout cost."""
+
 _WITHOUT_TURNS = (
     "stage, step, group_index, member, task_name, outcome, reward, turn_count, prompt_tokens, sampled_tokens,"
     "seconds_setup, seconds_agent, seconds_model, seconds_verifier, seconds_total, detail, trial_dir, tags"
@@ -240,6 +278,8 @@ def _place(row: sqlite3.Row) -> Place:
 
 
 def _rollout(row: sqlite3.Row, with_turns: bool) -> Rollout:
+    tags: dict[str, str] = json.loads(row["tags"])
+    cost = tags.pop(_COST, None)
     return Rollout(
         task_name=row["task_name"],
         outcome=Outcome(row["outcome"]),
@@ -254,7 +294,13 @@ def _rollout(row: sqlite3.Row, with_turns: bool) -> Rollout:
         ),
         detail=row["detail"],
         trial_dir=row["trial_dir"],
-        tags=json.loads(row["tags"]),
+        tags=tags,
+        usage=Usage(
+            row["turn_count"],
+            row["prompt_tokens"],
+            row["sampled_tokens"],
+            None if cost is None else float(cost),
+        ),
     )
 
 

@@ -53,3 +53,55 @@ class NoTasksError(TaskError):
 
 class DuplicateTaskError(TaskError):
     """Two tasks of one source have the same name."""
+
+
+class OutwardLinkError(TaskError):
+    """A link in a task directory leads out of it."""
+
+
+class OversizedFileError(TaskError):
+    """A file is too big to be carried into every sandbox."""
+
+
+class MalformedListError(TaskError):
+    """A list file cannot be read as one."""
+
+
+class MalformedReferenceError(TaskError):
+    """What was typed cannot be the name of a dataset."""
+
+
+class MalformedRegistryError(TaskError):
+    """A registry.json is not one."""
+
+
+class RegistryUnreachableError(TaskError):
+    """A dataset is not on this machine, and where it would come from cannot be reached."""
+
+
+class UnknownRevisionError(TaskError):
+    """A git repository has no such commit, branch or tag."""
+
+
+class FetchError(TaskError):
+    """A dataset could not be fetched."""
+
+
+class StaleCacheError(TaskError):
+    """What the cache holds of a task is not what was fetched."""
+
+
+class ConversionError(TaskError):
+    """A Terminal-Bench 1 task cannot be turned into a Harbor task."""
+
+
+class MalformedQuarantineError(TaskError):
+    """A quarantine file cannot be read as one."""
+
+
+class SplitError(TaskError):
+    """A dataset cannot be split as asked."""
+
+
+class TaskExistsError(TaskError):
+    """A new task would overwrite something."""
