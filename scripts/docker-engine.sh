@@ -63,6 +63,7 @@ up() {
         return
     fi
     say "starting dockerd in $home"
+    [ -e /sys/class/net/docker0 ] || touch "$home/made-bridge"
     setsid dockerd --host "$socket" --data-root "$home/data" --exec-root "$home/exec" \
         --pidfile "$home/dockerd.pid" >"$home/dockerd.log" 2>&1 &
     for _ in $(seq 150); do
@@ -84,6 +85,9 @@ down() {
             sleep 0.1
         done
     fi
+    if [ -e "$home/made-bridge" ] && command -v ip >/dev/null; then
+        ip link delete docker0 2>/dev/null || true
+    fi
     # What it mounted goes with it; the rest is a directory of ours.
     grep -o " $home/[^ ]*" /proc/mounts | sort -r | xargs -r umount -l 2>/dev/null || true
     rm -rf "$home"
@@ -98,6 +102,8 @@ case ${1:-} in
             install_packages
             exec "$@"
         fi
+        home=$home-$$ # so that two at once don't take each other's down
+        socket="unix://$home/docker.sock"
         trap down EXIT
         up
         DOCKER_HOST=$socket "$@"
