@@ -115,6 +115,7 @@ def namespaces(network: bool) -> int:
 def boot(plan: BootPlan, channel: socket.socket, as_root: bool, group: Group | None) -> NoReturn:
     """Runs as the first process of the new namespaces. Says 'u' to have its ids mapped, 'r' when ready."""
     try:
+        kernel.die_with_parent()  # said again below: a change of ids takes it back
         if group is not None:
             group.join()
         if not as_root:

@@ -144,6 +144,7 @@ class Keeper:
         group = self._open_group(f"{os.getpid()}-{self._number}", plan)
         pid = kernel.clone(flags)
         if pid == 0:
+            here.close()  # else it would keep its own channel open when the keeper is gone, and wait for ever
             boot(plan, there, self._as_root, group)
         there.close()
         deadline = None if plan["lifetime"] is None else time.monotonic() + plan["lifetime"]
