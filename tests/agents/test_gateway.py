@@ -13,7 +13,7 @@ from harbor.models.agent.context import AgentContext
 
 from termrl.agents.gateway import Gateway
 from termrl.errors import UserError
-from termrl.learn.datums import rollout_datums
+from termrl.learn.datums import rollout_lessons
 from termrl.policy.asking import Policy
 from termrl.policy.budget import ContextBudget
 from termrl.policy.transcript import segments_of
@@ -87,8 +87,8 @@ async def test_what_a_black_box_asked_is_recorded_token_by_token_and_can_be_trai
     stop = bench.renderer.get_stop_token_ids()[0]
     sampled = [token for token, was in zip(segment.tokens, segment.mask, strict=True) if was]
     assert sampled == [token for text in script for token in (*bench.tokenizer.encode(text), stop)]
-    (datum,) = rollout_datums(rollout.turns, 1.0)
-    assert sum(datum.loss_fn_inputs["advantages"].tolist()) == len(sampled)
+    (lesson,) = rollout_lessons(rollout.turns, 1.0)
+    assert sum(lesson.datum().loss_fn_inputs["advantages"].tolist()) == len(sampled)
 
 
 @pytest.mark.parametrize(
