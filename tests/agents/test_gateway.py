@@ -88,8 +88,7 @@ async def test_what_a_black_box_asked_is_recorded_token_by_token_and_can_be_trai
     sampled = [token for token, was in zip(segment.tokens, segment.mask, strict=True) if was]
     assert sampled == [token for text in script for token in (*bench.tokenizer.encode(text), stop)]
     (lesson,) = rollout_lessons(rollout.turns, 1.0)
-    datum = lesson.datum()
-    assert sum(datum.loss_fn_inputs["advantages"].tolist()) == len(sampled)
+    assert sum(lesson.datum().loss_fn_inputs["advantages"].tolist()) == len(sampled)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from termrl.config import TrainConfig
 from termrl.learn.batch import make_batch
+from termrl.learn.numbers import rollout_numbers
 from termrl.policy.sampler import ModelUnavailableError, SampledAnswer
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.pool import RolloutPool
@@ -120,10 +121,13 @@ async def test_a_sandbox_that_is_lost_is_tried_again_and_then_excluded_alone(
     assert (lost.reward, lost.tags["attempts"]) == (None, str(1 + RETRIES))
     assert "the machine went away" in lost.detail
     assert len(FaultyEnvironment.starts) == 2 + 1 + RETRIES
-    batch = make_batch([rollouts], TrainConfig(group_size=3, batch_size=1), step=0)
-    assert batch.metrics["scored"] == 2
-    assert batch.metrics["excluded"] == 1
-    assert batch.metrics["outcomes"] == {outcome.value: 1, "solved": 2}
+    numbers = rollout_numbers([rollouts], version=0)
+    assert (numbers["rollouts"], numbers["scored"], numbers["excluded"]) == (3, 2, 1)
+    assert numbers["outcomes"] == {outcome.value: 1, "solved": 2}
+    config = TrainConfig(group_size=3, batch_size=1, remove_constant_reward_groups=False)
+    batch = make_batch([rollouts], config, step=0)
+    assert len(batch.credits) == 2
+    assert batch.too_small == 0
 
 
 class Exhausted(FaultyEnvironment):

@@ -34,6 +34,7 @@ def rollout_numbers(groups: Sequence[Sequence[Rollout]], version: int) -> dict[s
         "tasks": task_numbers(rollouts),
         "turns_mean": float(np.mean([len(rollout.turns) for rollout in rollouts])) if rollouts else 0.0,
         "turns": quantiles([len(rollout.turns) for rollout in rollouts]),
+        "segments": sum(rollout.segment_count for rollout in rollouts),
         "tokens": quantiles([rollout.sampled_tokens for rollout in rollouts]),
         "seconds_per_rollout": quantiles([rollout.timings.total for rollout in rollouts]),
         "sandbox_seconds": sum(rollout.timings.total for rollout in rollouts),
