@@ -74,7 +74,7 @@ def overhead_of(rollouts: int, turns: int) -> dict[str, float]:
         tempfile.TemporaryDirectory() as directory,
         Run.create(Path(directory) / "run", kind="train", settings={}) as run,
     ):
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         run.ledger.draw([DrawnGroup(number, "a-task", 0) for number in range(len(groups))])
         for number, group in enumerate(groups):
             for member, rollout in enumerate(group):
@@ -85,13 +85,14 @@ def overhead_of(rollouts: int, turns: int) -> dict[str, float]:
         numbers = rollout_numbers(groups, 0) | batch_numbers([batch])
         run.ledger.credit(0, [(c.group, c.member, c.shaped_reward, c.advantage) for c in batch.credits])
         run.record_step(0, numbers)
-        seconds = time.perf_counter() - began
+        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
     assert len(datums) == len(batch.credits)
     a_step = rollouts * turns * SECONDS_A_TURN / config.n_parallel_envs
     return {
         "rollouts": rollouts,
         "seconds_per_rollout": seconds / rollouts,
         "share_of_a_step": seconds / a_step,
+        "cpu_share_of_a_step": cpu_seconds / a_step,
     }
 
 
@@ -117,7 +118,8 @@ def main() -> None:
         for each in overheads:
             print(
                 f"{each['rollouts']:>6} rollouts a step: {1e3 * each['seconds_per_rollout']:.2f} ms of the "
-                f"loop's own each, {each['share_of_a_step']:.2%} of a step"
+                f"loop's own each, {each['share_of_a_step']:.2%} of a step "
+                f"({each['cpu_share_of_a_step']:.2%} of it in CPU time)"
             )
         print(f"a rollout costs {growth:.2f} times as much in the largest batch as in the smallest")
     missed = [
