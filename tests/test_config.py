@@ -152,7 +152,7 @@ def test_the_command_line_overrides_the_settings_file(tmp_path: Path) -> None:
     ("text", "error", "sentence"),
     [
         ("seed = ", SettingsFileError, "is not TOML"),
-        ("sead = 1", UnknownSettingError, "mine.toml: did you mean seed?"),
+        ("sead = 1", UnknownSettingError, "mine.toml: did you mean seed"),
         ("seed = 'one'", BadValueError, "mine.toml, which is not a whole number"),
         ("seed = true", BadValueError, "which is not a whole number"),
         ("run_name = 3", BadValueError, "which is not a text or none"),
