@@ -4,8 +4,6 @@ import io
 import json
 import shutil
 import socket
-import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from harbor.publisher.packager import Packager
 
+from termrl.cli import main
 from termrl.errors import UserError
 from termrl.tasks import load_dataset, load_harbor_tasks
 from termrl.tasks.errors import (
@@ -436,18 +435,23 @@ def test_a_name_can_be_loaded_from_within_a_running_loop(
     assert asyncio.run(inside()) == ["hello"]
 
 
-def test_the_commands_pull_list_and_remove(home: Path, repository: Any, tmp_path: Path) -> None:
+def test_the_commands_pull_list_and_remove(
+    home: Path, repository: Any, make_task: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [{"name": "greetings", "version": "1.0", "description": "", "tasks": [row(repository, "hello")]}]
     (tmp_path / "registry.json").write_text(json.dumps(rows))
     source = f"{tmp_path}/registry.json#greetings@1.0"
 
     def termrl(*words: str) -> str:
-        command = [sys.executable, "-m", "termrl", "tasks", *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert main(["tasks", *words]) == 0
+        return capsys.readouterr().out
 
     assert "1 entries" in termrl("pull", source)
     listed = json.loads(termrl("datasets", "--json"))
     assert [(each["dataset"], each["damaged"]) for each in listed["fetched"]] == [(source, [])]
     assert "whole" in termrl("datasets")
+    stray = make_task(harbor_cache() / "abc123" / "stray")
+    assert json.loads(termrl("datasets", "--json"))["others"] == [str(stray)]
     assert "removed" in termrl("datasets", "remove", source)
     assert json.loads(termrl("datasets", "--json"))["fetched"] == []
+    assert (stray / "task.toml").is_file()

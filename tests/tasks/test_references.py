@@ -29,6 +29,7 @@ COMMIT = "53ff2b87d621bdb97b455671f2bd9728b7d86c11"
         ("org/name@latest", PackageName("org/name", "latest")),
         ("org/name@sha256:ab12", PackageName("org/name", "sha256:ab12")),
         ("org/name", PackageName("org/name", None)),
+        ("harbor:org/name@3", PackageName("org/name", "3")),
         ("registry.json", RegistryFile("registry.json", None)),
         ("my/registry.json#hello@1.0", RegistryFile("my/registry.json", "hello@1.0")),
         ("http://127.0.0.1:80/r.json#hello", RegistryFile("http://127.0.0.1:80/r.json", "hello")),

@@ -30,7 +30,7 @@ def run(arguments: list[str]) -> int:
 
     from termrl.tasks.builtin import BUILTIN_DATASETS
     from termrl.tasks.overview import human_size
-    from termrl.tasks.records import all_records
+    from termrl.tasks.records import all_records, harbor_cache, others_in_cache
 
     rows = [
         {
@@ -44,8 +44,10 @@ def run(arguments: list[str]) -> int:
         }
         for record in all_records()
     ]
+    others = others_in_cache()
     if "json" in given.flags:
-        print(json.dumps({"built_in": list(BUILTIN_DATASETS), "fetched": rows}, indent=1))
+        shown = {"built_in": list(BUILTIN_DATASETS), "fetched": rows, "others": list(map(str, others))}
+        print(json.dumps(shown, indent=1))
         return 0
     cells = [[name, "built in", "", "", "", "", ""] for name in BUILTIN_DATASETS if ":" not in name]
     for row, record in zip(rows, all_records(), strict=True):
@@ -55,6 +57,8 @@ def run(arguments: list[str]) -> int:
         cells.append(
             [record.dataset, record.source, record.version[:12], when, str(len(record.tasks)), size, state]
         )
+    if others:
+        cells.append([str(harbor_cache()), "Harbor itself", "", "", str(len(others)), "", ""])
     print_columns(("dataset", "from", "version", "fetched", "entries", "size", "state"), cells)
     return 0
 

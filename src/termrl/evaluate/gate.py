@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from termrl.errors import UserError
 from termrl.evaluate.gate_attempt import DIGEST, AttemptSettings, attempt, is_known
 from termrl.evaluate.gate_subjects import CHEATERS, LONE_ORACLE, NO_OP, ORACLE, Subject
 from termrl.evaluate.gate_verdict import UNFIT, Finding, Fitness, judge_task
@@ -77,9 +78,13 @@ async def check_tasks(
         findings[task.task_name] = finding
         told(finding, len(findings), len(tasks))
 
-    async with asyncio.TaskGroup() as group:
-        for task in tasks:
-            group.create_task(check(task))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for task in tasks:
+                group.create_task(check(task))
+    except BaseExceptionGroup as failures:
+        mendable = [failure for failure in failures.exceptions if isinstance(failure, UserError)]
+        raise (mendable or failures.exceptions)[0] from None
     ordered = tuple(findings[task.task_name] for task in tasks)
     return GateReport(dataset, ordered, time.monotonic() - began, gate.run_now, gate.from_before)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from termrl.cache import cache_directory
 from termrl.tasks.contents import TaskContents, survey
 from termrl.tasks.errors import StaleCacheError, TaskError, UnwritableCacheError
+from termrl.tasks.trees import find_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,15 @@ def all_records() -> list[DatasetRecord]:
     """Every dataset that was fetched, the newest first."""
     found = (_read(path) for path in _directory().glob("*.json"))
     return sorted((record for record in found if record), key=lambda record: -record.fetched_at)
+
+
+def others_in_cache() -> list[Path]:
+    """The tasks in Harbor's cache that Harbor itself put there, for no dataset that was fetched by us."""
+    if not harbor_cache().is_dir():
+        return []
+    known = {task.path for record in all_records() for task in record.tasks}
+    found = (task.path for task in find_tasks(harbor_cache()))
+    return [path for path in found if not known & {str(path), *map(str, path.parents)}]
 
 
 def forget(record: DatasetRecord) -> None:

@@ -96,8 +96,7 @@ def read_reference(text: str) -> Reference:
         return _git_tree(before.removeprefix("git+"), fragment or None)
     if fragment:
         raise _malformed(text, "what stands before # is neither a registry.json nor a git URL")
-    if source.startswith("harbor:"):
-        return _registry_name(source.removeprefix("harbor:"), text)
+    source = source.removeprefix("harbor:")
     if "==" in source:
         return _terminal_bench_1(source, text)
     name, _, ref = source.partition("@")
