@@ -16,6 +16,8 @@ install_packages() {
     command -v dockerd >/dev/null || missing+=(docker.io)
     command -v docker >/dev/null || missing+=(docker-cli)
     command -v iptables >/dev/null || missing+=(iptables)
+    command -v docker-registry >/dev/null || missing+=(docker-registry)
+    command -v newuidmap >/dev/null || missing+=(uidmap)
     # Where the client is part of docker.io there is no package docker-cli.
     if [ ${#missing[@]} -gt 0 ]; then
         [ "$(id -u)" = 0 ] || die "dockerd is missing, and installing it takes root: apt-get install ${missing[*]}"
@@ -61,6 +63,7 @@ up() {
         return
     fi
     say "starting dockerd in $home"
+    [ -e /sys/class/net/docker0 ] || touch "$home/made-bridge"
     setsid dockerd --host "$socket" --data-root "$home/data" --exec-root "$home/exec" \
         --pidfile "$home/dockerd.pid" >"$home/dockerd.log" 2>&1 &
     for _ in $(seq 150); do
@@ -82,6 +85,9 @@ down() {
             sleep 0.1
         done
     fi
+    if [ -e "$home/made-bridge" ] && command -v ip >/dev/null; then
+        ip link delete docker0 2>/dev/null || true
+    fi
     # What it mounted goes with it; the rest is a directory of ours.
     grep -o " $home/[^ ]*" /proc/mounts | sort -r | xargs -r umount -l 2>/dev/null || true
     rm -rf "$home"
@@ -93,8 +99,11 @@ case ${1:-} in
     run)
         shift
         if docker info >/dev/null 2>&1 && docker compose version >/dev/null 2>&1; then
+            install_packages
             exec "$@"
         fi
+        home=$home-$$ # so that two at once don't take each other's down
+        socket="unix://$home/docker.sock"
         trap down EXIT
         up
         DOCKER_HOST=$socket "$@"

@@ -547,6 +547,8 @@ def _rollout_settings(
         reward=config.reward,
         reward_fn=config.reward_fn,
         gateway_url=config.gateway_url,
+        gateway_port=config.gateway_port,
+        gateway_tunnel=config.gateway_tunnel,
         keep_trials=config.keep_trials,
         **(_evaluation_settings(config) if isinstance(config, EvalConfig) else {}),
         **where,

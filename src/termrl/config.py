@@ -122,8 +122,13 @@ class RolloutConfig:
         doc="end a command's wait once it is done and the screen still; none = in training only",
     )
     gateway_url: str | None = chz.field(
-        default=None,
-        doc="address by which sandboxes elsewhere reach the policy, for agents that are black boxes",
+        default=None, doc="address that leads to gateway_port from where black-box agents run"
+    )
+    gateway_port: int = chz.field(
+        default=0, doc="port on loopback that black-box agents reach the policy by; 0 = any that is free"
+    )
+    gateway_tunnel: str | None = chz.field(
+        default=None, doc="your program that opens a tunnel to {url} and prints its address"
     )
     reward: str | None = chz.field(
         default=None, doc="verifier's reward that counts, or a sum such as 0.7*tests+0.3*style; none = reward"
@@ -183,6 +188,12 @@ class RolloutConfig:
                 "proactive_summarization_threshold is set but enable_summarize is off: "
                 "turn it on, or leave the threshold out."
             )
+        if self.gateway_url is not None and self.gateway_port == 0:
+            raise ContradictionError(
+                "gateway_url is set but gateway_port is not: say which port on this machine it leads to."
+            )
+        if self.gateway_url is not None and self.gateway_tunnel is not None:
+            raise ContradictionError("gateway_url and gateway_tunnel say the same twice: leave one out.")
         if self.gateway_url is not None and not self.gateway_url.startswith(("http://", "https://")):
             raise ContradictionError(
                 f"gateway_url is '{self.gateway_url}': it must begin with http:// or https://."

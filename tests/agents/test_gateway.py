@@ -1,6 +1,8 @@
 """A black-box agent, with a real OpenAI client, trained through the gateway."""
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -10,13 +12,16 @@ from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.context import AgentContext
 
 from termrl.agents.gateway import Gateway
-from termrl.learn.datums import rollout_datums
+from termrl.errors import UserError
+from termrl.learn.datums import rollout_lessons
 from termrl.policy.asking import Policy
 from termrl.policy.budget import ContextBudget
 from termrl.policy.transcript import segments_of
 from termrl.rollout.outcome import Outcome
 
 Bench = Any
+
+openai.AsyncOpenAI(api_key="x").chat.completions  # noqa: B018 (its import takes seconds; here it is nobody's time)
 
 TOOLS: Any = [
     {
@@ -82,7 +87,8 @@ async def test_what_a_black_box_asked_is_recorded_token_by_token_and_can_be_trai
     stop = bench.renderer.get_stop_token_ids()[0]
     sampled = [token for token, was in zip(segment.tokens, segment.mask, strict=True) if was]
     assert sampled == [token for text in script for token in (*bench.tokenizer.encode(text), stop)]
-    (datum,) = rollout_datums(rollout.turns, 1.0)
+    (lesson,) = rollout_lessons(rollout.turns, 1.0)
+    datum = lesson.datum()
     assert sum(datum.loss_fn_inputs["advantages"].tolist()) == len(sampled)
 
 
@@ -150,3 +156,61 @@ async def test_nonsense_is_refused_in_a_sentence(bench: Bench, gateway: Gateway,
         async with http.post(f"{access.base_url}/chat/completions", data=body, headers=headers) as answer:
             assert answer.status == 400
             assert (await answer.json())["error"]["message"]
+
+
+TUNNEL = """
+import http.server, sys, urllib.request
+target = sys.argv[1]
+
+class Forward(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        headers = {name: self.headers[name] for name in ("Authorization", "Content-Type")}
+        with urllib.request.urlopen(urllib.request.Request(target + self.path, body, headers)) as answer:
+            text = answer.read()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *words):
+        pass
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Forward)
+print("forwarding to", target, flush=True)
+print("your address is http://127.0.0.1:%d" % server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+async def test_a_tunnel_of_the_users_own_leads_to_the_gateway(bench: Bench, tmp_path: Path) -> None:
+    program = tmp_path / "tunnel.py"
+    program.write_text(TUNNEL)
+    gateway = Gateway(tunnel=f"{sys.executable} {program} {{url}}")
+    policy = Policy(bench.script(["through"]), bench.renderer, ContextBudget(2000, 100), seed=0)
+    try:
+        async with gateway.access(policy, max_turns=5, model_name="m") as access:
+            client = openai.AsyncOpenAI(base_url=access.base_url, api_key=access.key, max_retries=0)
+            answer = await client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "x"}]
+            )
+            assert answer.choices[0].message.content == "through"
+    finally:
+        await gateway.stop()
+
+
+@pytest.mark.parametrize("command", ["/no/such/program {url}", "true", "echo no address here"])
+async def test_a_tunnel_that_does_not_come_up_is_said_so(bench: Bench, command: str) -> None:
+    gateway = Gateway(tunnel=command)
+    policy = Policy(bench.script([]), bench.renderer, ContextBudget(2000, 100), seed=0)
+    with pytest.raises(UserError, match="gateway_tunnel"):
+        async with gateway.access(policy, max_turns=5, model_name="m"):
+            pass
+
+
+async def test_a_port_that_is_taken_is_named(bench: Bench, gateway: Gateway) -> None:
+    policy = Policy(bench.script([]), bench.renderer, ContextBudget(2000, 100), seed=0)
+    async with gateway.access(policy, max_turns=5, model_name="m") as access:
+        port = int(access.base_url.rpartition(":")[2].partition("/")[0])
+        with pytest.raises(UserError, match=f"port {port}"):
+            await Gateway(port=port).start()

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import numpy as np
 import pytest
 import tinker
@@ -18,6 +19,7 @@ from tinker import types
 from termrl.engine.futures import Futures, Identity, Result
 from termrl.engine.journal import Journal
 from termrl.engine.keys import KEY_VARIABLE
+from termrl.engine.protocol import EngineServer
 
 KEY = "tml-test-of-restarts"
 PROMPT = types.ModelInput.from_ints(list(range(2, 40)))
@@ -119,3 +121,37 @@ async def test_results_and_unfinished_requests_outlive_the_process(tmp_path: Pat
     assert (again.request_id, is_new) == (open_.request_id, False)
     journal.drop_session("s")
     assert list(journal.requests()) == []
+
+
+def test_a_request_is_kept_until_its_effect_is_held_elsewhere(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    numbers = [journal.add_request(f"r{i}", f"k{i}", "s", "m", "optim_step", b"body") for i in range(3)]
+    journal.put_result(numbers[0], b"answer", "application/json")
+    journal.drop_request("r0")
+    assert [entry.body for entry in journal.requests()] == [b"body"] * 3
+    journal.put_result(numbers[1], b"answer", "application/json")
+    journal.forget_bodies("m", numbers[2])
+    left = {entry.request_id: (entry.body, entry.result) for entry in journal.requests()}
+    assert left == {"r1": (None, b"answer"), "r2": (b"body", None)}
+
+
+async def test_a_session_that_sends_no_heartbeat_is_over(
+    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = EngineServer(tmp_path / "state", [str(model_dir)], KEY)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        async with aiohttp.ClientSession(
+            f"http://127.0.0.1:{port}/api/v1/", headers={"X-API-Key": KEY}
+        ) as client:
+            async with client.post("create_session", json={}) as answer:
+                session = {"session_id": (await answer.json())["session_id"]}
+            await server.sessions.end_silent()
+            async with client.post("session_heartbeat", json=session) as answer:
+                assert answer.status == 200
+            monkeypatch.setattr("termrl.engine.session_calls.SESSION_SECONDS", -1.0)
+            await server.sessions.end_silent()
+            async with client.post("session_heartbeat", json=session) as answer:
+                assert answer.status == 410
+    finally:
+        await server.stop()

@@ -14,6 +14,7 @@ from termrl.errors import Interrupted, LimitReachedError
 from termrl.learn.custom_loss import LossGradient
 from termrl.learn.datums import Lesson
 from termrl.learn.learner import LossRefusedError
+from termrl.learn.losses import LOSSES
 from termrl.learn.prices import Prices
 from termrl.learn.progress import Progress, Silent
 from termrl.learn.stop import Stop
@@ -203,6 +204,16 @@ async def test_a_loss_that_the_server_does_not_have_is_refused_before_anything_i
         )
     with Run.open(tmp_path / "refused") as run:
         assert run.rollouts("train") == {}
+
+
+@pytest.mark.parametrize("loss_fn", ["ppo", "cispo", "dro", "gspo", "stable_reinforce"])
+async def test_every_loss_trains(training_of: Any, tmp_path: Path, loss_fn: str) -> None:
+    settings = {name: 0.9 if "low" in name else 1.3 if "high" in name else 0.02 for name in LOSSES[loss_fn]}
+    config = config_of(max_steps=1, num_substeps=2, loss_fn=loss_fn, loss_fn_config=settings)
+    await train(training_of, loss_fn, config)
+    with Run.open(tmp_path / loss_fn) as run:
+        assert run.steps()[0]["updates"] == 2
+        assert run.steps()[0]["grad_norm"] > 0
 
 
 async def test_a_penalty_holds_the_policy_near_its_reference(training_of: Any, tmp_path: Path) -> None:

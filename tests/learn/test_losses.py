@@ -25,6 +25,13 @@ def test_every_loss_that_advantages_weigh_in_the_sdk_is_known() -> None:
     assert set(LOSSES) == set(get_args(LossFnType)) - {"cross_entropy", "custom"}
 
 
+def test_the_embedded_engine_has_every_loss_with_the_settings_named_here() -> None:
+    from termrl.engine import losses
+
+    ours = {name: set(loss.settings) for name, loss in losses.LOSSES.items() if name != "cross_entropy"}
+    assert {name: set(settings) for name, settings in LOSSES.items()} == ours
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_takes_its_settings(name: str) -> None:
     check_loss(TrainConfig(loss_fn=name, loss_fn_config=dict.fromkeys(LOSSES[name], 0.5)))

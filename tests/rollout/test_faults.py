@@ -126,6 +126,26 @@ async def test_a_sandbox_that_is_lost_is_tried_again_and_then_excluded_alone(
     assert batch.metrics["outcomes"] == {outcome.value: 1, "solved": 2}
 
 
+class Exhausted(FaultyEnvironment):
+    """A sandbox that the agent's own use ended."""
+
+    async def exhausted(self) -> str | None:
+        return "out of memory"
+
+
+async def test_a_sandbox_that_the_agents_own_use_ended_is_scored_and_not_tried_again(
+    bench: Bench, say_hello: list[str]
+) -> None:
+    FaultyEnvironment.fault = ("exec", "send-keys")
+    runner = bench.runner(environment=f"{__name__}:Exhausted")
+    pool = RolloutPool(runner, concurrency=1, retries=RETRIES, backoff_seconds=0.01)
+    rollout = await pool.run(bad_task(bench), bench.script(say_hello), seed=0)
+    assert (rollout.outcome, rollout.reward) == (Outcome.RESOURCE_LIMIT, 0.0)
+    assert len(FaultyEnvironment.starts) == 1
+    fine = await pool.run(bench.task, bench.script(say_hello), seed=0)
+    assert (fine.outcome, fine.reward) == (Outcome.SOLVED, 1.0)
+
+
 @pytest.mark.parametrize("good_calls", [0, 1], ids=["at the first call", "in the middle"])
 async def test_a_model_that_is_unavailable_is_tried_again_and_then_excluded_alone(
     bench: Bench, say_hello: list[str], good_calls: int

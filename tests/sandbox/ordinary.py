@@ -1,5 +1,7 @@
 """Runs a command as an ordinary user, from root: `python ordinary.py HOME COMMAND...`.
 
+With WITH_SUBORDINATE_IDS in the environment it is one who was given ids to hand out.
+
 The interpreter and the project may live under a home that only root can enter. In a mount namespace of its
 own, each such home is replaced by an empty directory that shows just what the command needs to run.
 """
@@ -43,9 +45,19 @@ def open_the_way() -> None:
             kernel.mount(f"/proc/self/fd/{handle}", str(path), "", kernel.MS_BIND | kernel.MS_REC)
 
 
+def give_subordinate_ids(home: str) -> None:
+    """As an administrator would with `usermod --add-subuids`, seen in this mount namespace only."""
+    granted = Path(home, "subordinate-ids")
+    granted.write_text(f"{USER}:2000000:65536\n")
+    for kind in ("subuid", "subgid"):
+        kernel.mount(str(granted), f"/etc/{kind}", "", kernel.MS_BIND)
+
+
 def main() -> None:
     home, *command = sys.argv[1:]
     open_the_way()
+    if "WITH_SUBORDINATE_IDS" in os.environ:
+        give_subordinate_ids(home)
     os.chown(home, USER, USER)
     os.setgroups([])
     os.setresgid(USER, USER, USER)

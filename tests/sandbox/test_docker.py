@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -274,3 +275,55 @@ async def test_an_image_of_the_engines_can_be_imported_for_the_local_sandbox(
     await sandbox.start(force_build=False)
     assert (await sandbox.exec("echo $FROM_IMAGE; pwd")).stdout == "yes\n/app\n"
     await sandbox.stop(delete=True)
+
+
+@pytest.fixture
+def private_registry(tmp_path: Path) -> Iterator[str]:
+    """A registry on loopback that asks everyone for a password (`sesame`)."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (tmp_path / "htpasswd").write_text("me:$2b$05$abcdefghijklmnopqrstuuKcS.CYWVYVaLiiCKrrc0A5s3mGesJ9O\n")
+    settings = (
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
+        f"http: {{addr: '{address}'}}\nauth: {{htpasswd: {{realm: here, path: {tmp_path}/htpasswd}}}}\n"
+    )
+    (tmp_path / "registry.yml").write_text(settings)
+    server = subprocess.Popen(
+        ["docker-registry", "serve", str(tmp_path / "registry.yml")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield address
+    finally:
+        server.kill()
+        server.wait()
+
+
+async def test_a_private_image_is_pulled_with_the_credentials_that_docker_login_keeps(
+    private_registry: str, tmp_path: Path, image: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The client finds its plugins beside its settings too, and those are about to be others.
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    private = f"{private_registry}/mine:1"
+    engine.docker("tag", image, private)
+    deadline = time.monotonic() + 30
+    while "Login Succeeded" not in engine.docker(
+        "login", "-u", "me", "-p", "sesame", private_registry, check=False
+    ):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.2)
+    engine.docker("push", private)
+    engine.docker("rmi", private)
+    environment = make(f'[environment]\ndocker_image = "{private}"\n', {"unused": ""})
+    await environment.start(force_build=False)
+    try:
+        assert (await environment.exec("echo $FROM_IMAGE", timeout_sec=60)).stdout == "yes\n"
+    finally:
+        await environment.stop(delete=True)
+    engine.docker("rmi", private)
+    engine.docker("logout", private_registry)
+    refused = make(f'[environment]\ndocker_image = "{private}"\n', {"unused": ""})
+    with pytest.raises(RuntimeError, match=r"no basic auth credentials|unauthorized|authentication required"):
+        await refused.start(force_build=False)
+    await refused.stop(delete=True)

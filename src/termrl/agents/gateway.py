@@ -3,9 +3,10 @@
 Each rollout has a key of its own, and without a key there is no answer. Sampling settings are the run's,
 whatever a client asks for; only `max_tokens` may be lower. The tokens that were sampled stay here, in the
 rollout's transcript. It listens on loopback; sandboxes elsewhere reach it by a URL that leads here
-(`gateway_url=`), which the user's own tunnel or proxy provides.
+(`gateway_url=` to `gateway_port=`), or through a tunnel program of the user's (`gateway_tunnel=`).
 """
 
+import asyncio
 import json
 import secrets
 import time
@@ -17,10 +18,16 @@ from typing import Any
 from aiohttp import web
 
 from termrl.agents.ending import Ending
+from termrl.agents.tunnel import Tunnel
+from termrl.errors import UserError
 from termrl.policy.asking import Answer, ContextExhausted, Policy
 from termrl.policy.conversation import Message
 
 _LARGEST_REQUEST = 64 << 20
+
+
+class GatewayError(UserError):
+    """The gateway can't be where it was to be."""
 
 
 @dataclass(slots=True)
@@ -44,25 +51,50 @@ class GatewayAccess:
 
 
 class Gateway:
-    def __init__(self, url: str | None = None) -> None:
+    def __init__(self, url: str | None = None, port: int = 0, tunnel: str | None = None) -> None:
+        """`url` leads to `port` on this machine from where the agents are; so does what `tunnel` prints."""
         self._url = url.rstrip("/") if url else None
+        self._port = port
+        self._tunnel_command = tunnel
+        self._tunnel: Tunnel | None = None
         self._open: dict[str, GatewayAccess] = {}
         self._runner: web.AppRunner | None = None
+        self._starting = asyncio.Lock()
 
     async def start(self) -> None:
+        async with self._starting:
+            if self._runner is None:
+                await self._start()
+
+    async def _start(self) -> None:
         app = web.Application(client_max_size=_LARGEST_REQUEST)
         app.add_routes(
             [web.post("/v1/chat/completions", self._complete), web.get("/v1/models", self._models)]
         )
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        if self._url is None:
-            port = self._runner.addresses[0][1]
-            self._url = f"http://127.0.0.1:{port}"
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", self._port).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise GatewayError(
+                f"The gateway can't listen on port {self._port}: {error.strerror}; set another gateway_port."
+            ) from error
+        local = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        if self._tunnel_command is not None:
+            try:
+                self._tunnel = await Tunnel.start(self._tunnel_command, local)
+            except BaseException:
+                await runner.cleanup()
+                raise
+            self._url = self._tunnel.url
+        self._url = self._url or local
+        self._runner = runner
 
     async def stop(self) -> None:
+        if self._tunnel is not None:
+            await self._tunnel.stop()
+            self._tunnel = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -72,8 +104,7 @@ class Gateway:
         self, policy: Policy, *, max_turns: int, model_name: str
     ) -> AsyncIterator[GatewayAccess]:
         """A key to the policy for the length of the block; afterwards it opens nothing."""
-        if self._runner is None:
-            await self.start()
+        await self.start()
         key = f"sk-{secrets.token_urlsafe(32)}"
         access = GatewayAccess(policy, f"{self._url}/v1", key, max_turns, model_name)
         self._open[key] = access

@@ -34,6 +34,10 @@ create index if not exists requests_of_model on requests (model, n);
 """
 
 
+_FORGOTTEN = "forgotten"
+"""The content type of a result that nobody will fetch again."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One request; `result` is None while it is not done, `body` None once it is not needed."""
@@ -106,11 +110,16 @@ class Journal:
 
     def forget_bodies(self, model: str, n: int) -> None:
         """The model's state up to request n is on disk."""
-        self._do("update requests set body = null where model = ? and n <= ?", model, n)
+        done = "where model = ? and n <= ? and result is not null"
+        self._do(f"delete from requests {done} and content_type = ?", model, n, _FORGOTTEN)
+        self._do(f"update requests set body = null {done}", model, n)
 
     def drop_request(self, request_id: str) -> None:
-        # A body that is still needed to bring its model back stays; only the result goes.
-        self._do("delete from requests where request_id = ? and body is null", request_id)
+        # A body that is still needed to bring its model back stays for now; only the result goes.
+        self._do("delete from requests where request_id = ? and (body is null or model is null)", request_id)
+        self._do(
+            "update requests set result = x'', content_type = ? where request_id = ?", _FORGOTTEN, request_id
+        )
 
     def requests(self) -> Iterator[Entry]:
         columns = "n, request_id, key, session, model, call, body, result, content_type"

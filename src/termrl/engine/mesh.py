@@ -63,9 +63,7 @@ def place_batch(batch: Any, mesh: Mesh | None) -> Any:
 
     def place(value: Any) -> Any:
         splits = value.ndim > 0 and value.shape[0] % mesh.shape["data"] == 0
-        return jax.device_put(
-            value, NamedSharding(mesh, PartitionSpec("data") if splits else PartitionSpec())
-        )
+        return jax.device_put(value, _sharding(mesh, *(("data",) if splits else ())))
 
     return jax.tree.map(place, batch)
 

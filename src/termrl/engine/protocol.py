@@ -78,7 +78,7 @@ class EngineServer:
     async def start(self, host: str, port: int) -> int:
         self._worker.start()
         self._promises = promises = Promises(self._worker, Futures(self._journal))
-        sessions = Sessions(self._engine, promises, self._journal)
+        self.sessions = sessions = Sessions(self._engine, promises, self._journal)
         training = TrainingCalls(self._engine, promises, sessions)
         sampling = SamplingCalls(self._engine, promises, sessions)
         listings = Listings(self._engine, promises.do, sessions)

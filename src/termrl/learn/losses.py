@@ -20,7 +20,7 @@ LOSSES: Mapping[str, tuple[str, ...]] = {
     "cispo": _CLIP,
     "dro": ("beta",),
     "gspo": _CLIP,
-    "stable_reinforce": _CLIP,
+    "stable_reinforce": ("kl_coeff",),
 }
 """Each loss that advantages weigh, with the settings that the SDK's servers read."""
 

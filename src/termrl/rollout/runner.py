@@ -33,7 +33,7 @@ from termrl.rollout.references import References
 from termrl.rollout.reward import Graded, RewardRule, call_reward_function, load_reward_function
 from termrl.rollout.settings import LOCAL_ENVIRONMENT, RolloutSettings
 from termrl.rollout.trial import LastWord, create_trial, tests_read_agent_logs
-from termrl.rollout.verdict import Evidence, Verdict, judge, timings_of, verifier_rewards
+from termrl.rollout.verdict import Evidence, Verdict, broke, judge, timings_of, verifier_rewards
 from termrl.rollout.verification import Guard
 from termrl.sandbox.interface import HarborSandbox
 
@@ -61,7 +61,7 @@ class RolloutRunner:
         self._rule = RewardRule.parse(settings.reward)
         self._reward_function = load_reward_function(settings.reward_fn)
         self._references = References(settings.trials_dir, self._environment)
-        self._gateway = Gateway(settings.gateway_url)
+        self._gateway = Gateway(settings.gateway_url, settings.gateway_port, settings.gateway_tunnel)
         self._verifier_failures: Counter[Path] = Counter()
 
     async def close(self) -> None:
@@ -130,7 +130,6 @@ class RolloutRunner:
 
     def _gather(self, evidence: Evidence, trial: LastWord, access: GatewayAccess | None) -> None:
         evidence.agent_timeout = trial.agent_timeout_sec
-        evidence.exhausted = getattr(trial.agent_environment, "exhausted", None)
         if isinstance(trial.agent, PolicyAgent):
             evidence.ending = trial.agent.ending
             evidence.unparsable = bool(evidence.policy.turns) and not trial.agent.parsed_answers
@@ -138,7 +137,10 @@ class RolloutRunner:
             evidence.ending = access.ending
 
     async def _grade(self, task: Task, trial: LastWord, guard: Guard, evidence: Evidence) -> None:
-        """While the sandbox is still there: who rewrites rewards, and the user's own grader."""
+        """While the sandbox is still there: how it fares, who rewrites rewards, the user's own grader."""
+        exhausted = getattr(trial.agent_environment, "exhausted", None)
+        if exhausted is not None and broke(trial.result):
+            evidence.exhausted = await exhausted()
         try:
             await guard.look_for_a_rewriter()
             if self._reward_function is not None:

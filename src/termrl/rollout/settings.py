@@ -35,4 +35,6 @@ class RolloutSettings:
     reward: str | None = None
     reward_fn: str | None = None
     gateway_url: str | None = None
+    gateway_port: int = 0
+    gateway_tunnel: str | None = None
     keep_trials: Literal["all", "failed", "none"] = "none"

@@ -58,11 +58,11 @@ def judge(result: TrialResult, evidence: Evidence, rule: RewardRule) -> Verdict:
         return Verdict(Outcome.MODEL_UNAVAILABLE, None, str(policy.failure))
     if evidence.tampering:
         return Verdict(Outcome.TAMPERED, 0.0, f"changed by the agent: {', '.join(evidence.tampering)}")
-    if evidence.exhausted is not None:
-        return Verdict(Outcome.RESOURCE_LIMIT, 0.0, evidence.exhausted)
     if evidence.own_failure is not None:
         return Verdict(Outcome.VERIFIER_FAILED, None, evidence.own_failure)
     reward = evidence.own_reward if evidence.own_reward is not None else _reward(result, rule)
+    if reward is None and evidence.exhausted is not None:
+        return Verdict(Outcome.RESOURCE_LIMIT, 0.0, evidence.exhausted)
     if reward is None:
         return Verdict(_broken_phase(result), None, _exception(result))
     if reward >= FULL_REWARD:
@@ -92,6 +92,11 @@ def timings_of(result: TrialResult, policy: Policy) -> Timings:
 def verifier_rewards(result: TrialResult) -> dict[str, float]:
     rewards = result.verifier_result.rewards if result.verifier_result is not None else None
     return {name: float(value) for name, value in (rewards or {}).items()}
+
+
+def broke(result: TrialResult) -> bool:
+    """Whether any phase ended with an exception."""
+    return bool(_exceptions(result))
 
 
 def _reward(result: TrialResult, rule: RewardRule) -> float | None:

@@ -5,9 +5,11 @@ A task that has no network in any phase gets none at all (`network_mode: none`),
 side-car that needs one. Everything else is Harbor's.
 """
 
+import asyncio
 import json
 import tempfile
 import time
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,20 @@ class LabelledDocker(DockerEnvironment):
         self._overlay = tempfile.TemporaryDirectory(prefix="termrl-compose-")
         Path(self._overlay.name, "termrl.json").write_text(json.dumps(self._overlay_document()))
         await super().start(force_build)
+
+    async def exhausted(self) -> str | None:
+        """How the agent's own use ended the container, if it did: the kernel took it for its memory."""
+        try:
+            listed = await self._run_docker_compose_command(["ps", "--all", "--quiet", MAIN_SERVICE_NAME])
+        except RuntimeError:
+            return None
+        name = (listed.stdout or "").strip()
+        if not name:
+            return None
+        inspect = type(self).runtime().engine_cmd("inspect", "--format", "{{.State.OOMKilled}}", name)
+        process = await asyncio.create_subprocess_exec(*inspect, stdout=PIPE, stderr=DEVNULL)
+        said, _ = await process.communicate()
+        return "the container ran out of memory and was killed" if said.strip() == b"true" else None
 
     async def stop(self, delete: bool) -> None:
         try:

@@ -8,6 +8,7 @@ and what no sandbox has stood on for a month.
 import contextlib
 import os
 import shutil
+import socket
 import stat
 import time
 import uuid
@@ -19,7 +20,8 @@ from termrl.cache import cache_directory
 from termrl.sandbox.base import base_key, write_base
 from termrl.sandbox.errors import SandboxUnavailable
 from termrl.sandbox.foundation import foundation_key, write_foundation
-from termrl.sandbox.keeper.boot import copy_tree, privileged, root_id
+from termrl.sandbox.keeper.boot import copy_tree, privileged, root_id, subordinate_ids, write_many_id_maps
+from termrl.sandbox.keeper.kernel import NEW_USER
 from termrl.sandbox.labels import Label, current_label
 from termrl.sandbox.tmux import Tmux
 
@@ -154,6 +156,27 @@ def remove_tree(path: Path) -> None:
             if not os.path.islink(inner) and os.stat(inner).st_mode & stat.S_IRWXU != stat.S_IRWXU:
                 os.chmod(inner, 0o700)
     shutil.rmtree(path, ignore_errors=True)
+    if path.exists() and os.geteuid() != 0 and subordinate_ids():
+        _remove_as_root_inside(path)
+
+
+def _remove_as_root_inside(path: Path) -> None:
+    """Files of an ordinary user's subordinate ids are nobody's but in a namespace that maps them."""
+    here, there = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os.unshare(NEW_USER)
+            there.sendall(b"u")
+            there.recv(1)
+            shutil.rmtree(path, ignore_errors=True)
+        os._exit(0)
+    there.close()
+    with here, contextlib.suppress(OSError):
+        if here.recv(1) == b"u":
+            write_many_id_maps(child)
+            here.sendall(b"g")
+    os.waitpid(child, 0)
 
 
 def unfinished(root: Path) -> list[Path]:

@@ -392,6 +392,8 @@ class LocalEnvironment(BaseEnvironment):
             "pids_limit": self._pids_limit,
             "limits": None,
             "process_memory_mb": None,
+            # A bare host needs no other user, and asking for one costs a boot time.
+            "many_ids": not self._has_one_id and bool(not on_host or self._recipe.built(self._recipe.final)),
             "lifetime": None,
             "labels": {**label.as_labels(), "termrl.sandbox": self._name},
         }

@@ -25,6 +25,7 @@ MAPPED_IDS = 1_879_048_192
 MAPPED_COUNT = 65_536
 
 INIT = "/opt/termrl/init"
+_MAPPERS = "/usr/bin:/bin:/usr/local/bin:/usr/sbin"
 
 # Hidden under the memory file system while it holds the root being built; only in the sandbox's own view.
 _STAGING = "/tmp"
@@ -57,7 +58,44 @@ def root_id(as_root: bool) -> int:
     return MAPPED_IDS if as_root else 0
 
 
-def write_id_maps(pid: int, as_root: bool) -> None:
+def subordinate_ids() -> dict[str, tuple[int, int]]:
+    """The first id and the count that this user was given of each kind; empty where there are none."""
+    found: dict[str, tuple[int, int]] = {}
+    names = {str(os.geteuid()), *_user_names(os.geteuid())}
+    for kind in ("uid", "gid"):
+        if shutil.which(f"new{kind}map", path=_MAPPERS) is None:
+            return {}
+        with contextlib.suppress(OSError, ValueError), open(f"/etc/sub{kind}") as file:
+            for line in file:
+                name, first, count = line.strip().split(":")
+                if name in names and int(count) >= MAPPED_COUNT - 1:
+                    found[kind] = (int(first), MAPPED_COUNT - 1)
+    return found if len(found) == 2 else {}
+
+
+def _user_names(uid: int) -> list[str]:
+    with contextlib.suppress(OSError), open("/etc/passwd") as file:
+        rows = [line.split(":") for line in file]
+        return [row[0] for row in rows if len(row) > 2 and row[2] == str(uid)]
+    return []
+
+
+def write_many_id_maps(pid: int) -> None:
+    """Root inside is this user, the other ids are its subordinate ones; the host's helpers have to do it."""
+    own = {"uid": os.geteuid(), "gid": os.getegid()}
+    for kind, (first, count) in subordinate_ids().items():
+        program = f"new{kind}map"
+        words = [program, str(pid), "0", str(own[kind]), "1", "1", str(first), str(count)]
+        path = shutil.which(program, path=_MAPPERS) or program
+        _, status = os.waitpid(os.posix_spawn(path, words, {}), 0)
+        if status != 0:
+            raise OSError(f"{program} refused")
+
+
+def write_id_maps(pid: int, as_root: bool, many: bool = False) -> None:
+    if many and not as_root:
+        write_many_id_maps(pid)
+        return
     if as_root:
         maps = {kind: f"0 {MAPPED_IDS} {MAPPED_COUNT}" for kind in ("uid", "gid")}
     else:

@@ -39,6 +39,7 @@ class Sandbox:
     as_root: bool
     group: Group | None = None
     deadline: float | None = None
+    many_ids: bool = False
     view: int | None = None
 
     def close(self) -> None:

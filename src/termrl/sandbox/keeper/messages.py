@@ -38,6 +38,8 @@ class BootPlan(TypedDict):
     limits: Limits | None
     # For rlimits, of each process: what stands in for the group where there is none.
     process_memory_mb: int | None
+    # Whether there are to be other users than root, where that takes subordinate ids.
+    many_ids: bool
     # Seconds after which the sandbox is ended, whoever still wants it.
     lifetime: float | None
     # The variables of the first process: whose sandbox this is.

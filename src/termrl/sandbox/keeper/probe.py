@@ -5,7 +5,7 @@ import socket
 from typing import TypedDict
 
 from . import kernel
-from .boot import MAPPED_COUNT, mount_overlay, namespaces, privileged, write_id_maps
+from .boot import MAPPED_COUNT, mount_overlay, namespaces, privileged, subordinate_ids, write_id_maps
 from .cgroups import available_controllers
 
 _WORK = "/tmp"
@@ -34,7 +34,7 @@ def probe() -> Findings:
         "cgroups": {},
         "ids": 1,
     }
-    findings["ids"] = MAPPED_COUNT if as_root else 1
+    findings["ids"] = MAPPED_COUNT if as_root or subordinate_ids() else 1
     findings["cgroups"] = available_controllers()
     here, there = socket.socketpair()
     try:

@@ -148,6 +148,7 @@ class Keeper:
         there.close()
         deadline = None if plan["lifetime"] is None else time.monotonic() + plan["lifetime"]
         sandbox = Sandbox(name, pid, os.pidfd_open(pid), plan["network"], self._as_root, group, deadline)
+        sandbox.many_ids = plan["many_ids"]
         self._booting[name] = sandbox
         channel = here.detach()
         said = bytearray()
@@ -157,7 +158,7 @@ class Keeper:
         chunk = os.read(channel, 4096)
         if chunk == b"u":
             try:
-                write_id_maps(sandbox.pid, self._as_root)
+                write_id_maps(sandbox.pid, self._as_root, sandbox.many_ids)
                 os.write(channel, b"g")
             except OSError as error:
                 os.kill(sandbox.pid, signal.SIGKILL)
