@@ -114,13 +114,13 @@ said_by(
     "export=harbor needs every trial's directory, and keep_trials is …: set keep_trials=all.",
     *("eval", "export=harbor", "keep_trials=none"),
 )
-said_by("There is no dataset '…'…: …", "eval", "dataset=nowhere")
+said_by("There is no dataset '…'…: …", "eval", "dataset=termrl/nothing")
 said_by("task_indices asks for task …, and the dataset has …: …", "eval", "task_indices=999")
 said_by("task_indices has '…', which is not a place or a range such as 3-5.", "eval", "task_indices=x")
 said_by("task_indices has '…', a range from high to low.", "eval", "task_indices=5-3")
 said_by("The dataset has no task '…': …", "eval", "task_ids=nothing")
 said_by(
-    "There is no model …: give one of termrl/tiny, or the path of a local model directory.",
+    "There is no model …: give one of termrl/tiny, …",
     *("eval", "model_name=./nowhere"),
 )
 said_by(

@@ -253,7 +253,7 @@ async def _evaluate_one(
                 return await run_evaluation(
                     plan,
                     run,
-                    RolloutPool(runner, concurrency=config.n_parallel_envs),
+                    RolloutPool(runner, concurrency=config.n_parallel_envs, prewarm=config.prewarm),
                     who.sampler,
                     tokenizer=who.tokenizer,
                     service=service.value,

@@ -36,10 +36,12 @@ NOT_OF_THE_RESULT = frozenset(
         "log_level",
         "n_parallel_envs",
         "output_path",
+        "prewarm",
         "prices",
         "retry",
         "run_name",
         "run_root",
+        "snapshots",
     }
 )
 """Settings that say how an evaluation is run here, and nothing about what it measures."""

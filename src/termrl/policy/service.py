@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from termrl.engine.catalog import PACKAGED
+from termrl.engine.catalog import PACKAGED, SMOLLM2
 from termrl.errors import UserError
 
 TINKER_KEY = "TINKER_API_KEY"
@@ -78,8 +78,12 @@ def choose_service(
 
 
 def is_local(model_name: str) -> bool:
-    """Whether the embedded engine could serve it: a model that ships, or a directory."""
-    return model_name in PACKAGED or Path(model_name).expanduser().is_dir() or model_name[:1] in "./~"
+    """Whether the embedded engine is meant: a model that it brings, a directory or a file."""
+    return (
+        model_name in (*PACKAGED, SMOLLM2)
+        or Path(model_name).expanduser().exists()
+        or model_name[:1] in "./~"
+    )
 
 
 def require_key(service: Service, model_name: str, base_url: str | None) -> None:
