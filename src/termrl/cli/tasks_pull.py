@@ -1,9 +1,11 @@
 """`termrl tasks pull`: fetches a dataset."""
 
 from termrl.cli.arguments import parse
-from termrl.cli.tasks_datasets import help_text, pull
+from termrl.cli.tasks_datasets import pull
 
-__all__ = ["help_text", "run"]
+
+def help_text() -> str:
+    return "usage: termrl tasks pull DATASET\n\nFetches a dataset to Harbor's cache, or again what is missing or damaged of it."
 
 
 def run(arguments: list[str]) -> int:

@@ -1,9 +1,11 @@
 """`termrl tasks remove`: removes a dataset from the cache."""
 
 from termrl.cli.arguments import parse
-from termrl.cli.tasks_datasets import help_text, remove
+from termrl.cli.tasks_datasets import remove
 
-__all__ = ["help_text", "run"]
+
+def help_text() -> str:
+    return "usage: termrl tasks remove DATASET\n\nRemoves a dataset that was fetched from Harbor's cache."
 
 
 def run(arguments: list[str]) -> int:

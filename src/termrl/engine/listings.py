@@ -154,8 +154,7 @@ class Listings:
         found.sort(reverse=True)
         if fields.raw("cursor") is not None:
             cursor = fields.object("cursor")
-            last = datetime.fromisoformat(cursor.text("last_created_at").replace("Z", "+00:00"))
-            after = (last.astimezone(UTC).isoformat(), cursor.text("last_session_id"))
+            after = (_moment(cursor.text("last_created_at")), cursor.text("last_session_id"))
             found = [item for item in found if item[:2] < after]
         limit = fields.integer("limit", 50)
         if not 1 <= limit <= 200:
@@ -201,6 +200,13 @@ def _refuse(what: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         raise Unsupported(f"This engine {what}.")
 
     return refuse
+
+
+def _moment(text: str) -> str:
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC).isoformat()
+    except (ValueError, OverflowError):
+        raise MalformedRequest(f"'{text}' is not a date and time.") from None
 
 
 def _asks_for_active(statuses: Any) -> bool:
