@@ -5,7 +5,10 @@ from termrl.cli.tasks_datasets import pull
 
 
 def help_text() -> str:
-    return "usage: termrl tasks pull DATASET\n\nFetches a dataset to Harbor's cache, or again what is missing or damaged of it."
+    return (
+        "usage: termrl tasks pull DATASET\n\n"
+        "Fetches a dataset to Harbor's cache, or again what is missing or damaged of it."
+    )
 
 
 def run(arguments: list[str]) -> int:
