@@ -96,7 +96,7 @@ class Sessions:
         fields = read_fields(await request.read())
         session_id = uuid.uuid4().hex
         record = {
-            "user_metadata": fields.raw("user_metadata"),
+            "user_metadata": fields.object("user_metadata").all() or None,
             "display_name": fields.optional_text("display_name"),
             "created_at": datetime.now(UTC).isoformat(),
         }
