@@ -79,7 +79,7 @@ def _count(fields: Fields) -> int:
 
 def _read_job(fields: Fields, pending: Pending) -> SampleJob:
     refuse_unsupported(fields)
-    prompt = read_prompt(fields.raw("prompt") or {})
+    prompt = read_prompt(fields.object("prompt").all())
     scored, last_n = fields.flag("prompt_logprobs"), None
     if fields.raw("prompt_logprobs_last_n") is not None:
         last_n = fields.integer("prompt_logprobs_last_n")

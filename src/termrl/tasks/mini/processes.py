@@ -34,8 +34,7 @@ done
 echo 'mktemp -p /app/spool job.XXXXXX > /dev/null' > "orders/$(printf '%s' ibis | cksum | cut -d' ' -f1)"
 """,
     start="""
-[ -e /run/started ] && exit 0
-touch /run/started
+mkdir /run/started 2>/dev/null || exit 0
 for name in heron ibis stork; do
   setsid bash /app/worker.sh $name > /dev/null 2>&1 < /dev/null &
 done
@@ -107,8 +106,7 @@ rm -f "locks/$1.lock"
     },
     setup="mkdir locks done; chmod +x nightly.sh importer.sh",
     start="""
-[ -e /run/started ] && exit 0
-touch /run/started
+mkdir /run/started 2>/dev/null || exit 0
 setsid bash /app/importer.sh grapes > /dev/null 2>&1 < /dev/null &
 echo $! > locks/grapes.lock
 # A process that has nothing to do with it now has the id in this lock.
