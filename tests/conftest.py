@@ -1,4 +1,9 @@
-"""What all rooms' tests share: how long an example takes says nothing on a machine that is shared."""
+"""What all rooms' tests share: nothing is asked of the internet, and how long an example takes says nothing
+on a machine that is shared."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 from hypothesis import settings
 
