@@ -1,6 +1,6 @@
 #!/bin/sh
 # Pins the dependencies of pyproject.toml to versions and hashes: `make lock`, after changing them there.
-# One resolution serves every Python from 3.12 on; the dev lock holds the default one's versions.
+# One resolution serves every Python from 3.12 on; the default lock holds the dev one's versions.
 # hatchling and editables are pinned too, because they build the editable install.
 set -eu
 cd "$(dirname "$0")/.."
@@ -11,8 +11,8 @@ compile() {
         --generate-hashes --no-annotate --no-header --no-emit-index-url --no-config "$@" pyproject.toml -
 }
 
-compile --output-file requirements.lock
-compile --extra dev --constraints requirements.lock --output-file requirements-dev.lock
+compile --extra dev --output-file requirements-dev.lock
+compile --constraints requirements-dev.lock --output-file requirements.lock
 if grep -n -e '://' -e '^--' -e '^-i' requirements.lock requirements-dev.lock; then
     echo "lock: the lines above name an address; a lock holds versions and hashes only." >&2
     exit 1
