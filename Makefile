@@ -28,8 +28,8 @@ lint: setup-dev  ## ruff: style and format
 types: setup-dev  ## mypy, strict
 	@.venv/bin/mypy
 
-unit: setup-dev  ## pytest
-	@.venv/bin/pytest
+unit: setup-dev  ## pytest, in two halves side by side
+	@scripts/unit.sh
 
 bench: setup  ## the quick start over five seeds and its controls, as a table (about an hour and a half)
 	@.venv/bin/python bench/quickstart.py --controls
