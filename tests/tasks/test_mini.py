@@ -34,7 +34,7 @@ def test_there_are_20_tasks_of_8_categories() -> None:
 
 def test_what_is_asked_for_is_pinned() -> None:
     """A change of the tasks changes what published numbers mean: change this line knowingly."""
-    assert builtin_directory("termrl/terminal-mini").name == "terminal-mini-207f3befd3833f53"
+    assert builtin_directory("termrl/terminal-mini").name == "terminal-mini-434d7d0d6492fa30"
 
 
 def test_no_answer_lies_in_what_the_agent_sees() -> None:

@@ -54,7 +54,7 @@ rm -f spool/*
 echo "$bad" > answer.txt
 """,
     test="""
-running() { cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -q "worker.sh $1 "; }
+running() { cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -q "[w]orker.sh $1 "; }
 check the right one was found -- same answer.txt ibis
 check it is gone -- eval '! running ibis'
 check heron is still there -- running heron
@@ -126,7 +126,7 @@ check the report covers all parts -- same report.txt $'apples 3\\nfigs 2\\ngrape
 check the importer did its part -- same done/grapes.by importer
 check nightly did the others -- test "$(cat done/apples.by done/figs.by done/pears.by | sort -u)" = nightly
 check no lock is left -- test -z "$(ls -A locks)"
-asleep() { cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -q 'sleep 100000'; }
+asleep() { cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -q '[s]leep 100000'; }
 check what had nothing to do with it was left alone -- asleep
 """,
 )
