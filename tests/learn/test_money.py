@@ -18,8 +18,10 @@ def test_the_embedded_engine_costs_nothing_whatever_the_model() -> None:
 
 
 def test_prices_ship_and_a_file_goes_over_them(tmp_path: Path) -> None:
-    shipped = read_prices(TrainConfig(model_name="Qwen/Qwen3-8B", base_url=SERVER))
-    assert shipped.known
+    shipped = read_prices(TrainConfig(model_name="termrl/tiny", base_url=SERVER))
+    assert shipped == Prices(0.0, 0.0, 0.0, 0.0)
+    unpriced = read_prices(TrainConfig(model_name="Qwen/Qwen3-8B", base_url=SERVER))
+    assert unpriced == Prices(None, None, None, 0.0)
     file = tmp_path / "prices.toml"
     file.write_text(
         '[models]\n"Qwen/Qwen3-8B" = { prefill = 1, sample = 2.5, train = 3 }\n[sandboxes]\nmodal = 0.5\n'

@@ -1,7 +1,8 @@
 """What tokens and sandboxes cost, read from a file that users can edit.
 
-`prices.toml` ships; a file named by `prices=` goes over it entry by entry. The embedded engine costs nothing
-whatever the model. A limit in money needs a price for all that is used, and says which one is missing.
+`prices.toml` ships with what is free; a file named by `prices=` goes over it entry by entry. The embedded
+engine costs nothing whatever the model. A limit in money needs a price for all that is used, and says which
+one is missing.
 """
 
 import tomllib
