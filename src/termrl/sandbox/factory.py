@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from harbor.models.task.config import EnvironmentConfig, NetworkMode, TaskConfig
 from harbor.models.trial.paths import TrialPaths
@@ -105,18 +106,25 @@ async def default_sandbox_factory(environment_dir: Path, timeout: int) -> Harbor
     """A sandbox of the default kind, `local`, with all that the task.toml beside the directory asks for."""
     from termrl.sandbox.local import LocalEnvironment
 
+    arguments, folder = environment_arguments(environment_dir)
+    environment = LocalEnvironment(**arguments, lifetime=timeout)
+    await environment.start(force_build=False)
+    return HarborSandbox(environment, ended=folder.cleanup)
+
+
+def environment_arguments(environment_dir: Path) -> tuple[dict[str, Any], TemporaryDirectory[str]]:
+    """What Harbor makes an environment from outside of a trial, and the directory that stands in for it."""
     config: TaskConfig = task_config_beside(environment_dir)
     folder = TemporaryDirectory(prefix="termrl-")
     paths = TrialPaths(Path(folder.name))
     paths.mkdir()  # type: ignore[no-untyped-call]
-    environment = LocalEnvironment(
-        environment_dir=environment_dir,
-        environment_name=environment_dir.parent.name,
-        session_id=f"{environment_dir.parent.name}-{uuid.uuid4().hex[:8]}",
-        trial_paths=paths,
-        task_env_config=config.environment,
-        network_policy=config.environment.resolve_baseline(),
-        lifetime=timeout,
-    )
-    await environment.start(force_build=False)
-    return HarborSandbox(environment, ended=folder.cleanup)
+    name = environment_dir.parent.name
+    arguments = {
+        "environment_dir": environment_dir,
+        "environment_name": name,
+        "session_id": f"{name}-{uuid.uuid4().hex[:8]}",
+        "trial_paths": paths,
+        "task_env_config": config.environment,
+        "network_policy": config.environment.resolve_baseline(),
+    }
+    return arguments, folder

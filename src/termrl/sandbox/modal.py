@@ -1,17 +1,12 @@
 """`ModalSandbox`: a machine at Modal behind the small protocol, by way of Harbor's own Modal environment."""
 
-import uuid
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from harbor.models.trial.paths import TrialPaths
-
 from termrl.sandbox.backends import load_environment_class
-from termrl.sandbox.factory import honours
+from termrl.sandbox.factory import environment_arguments, honours
 from termrl.sandbox.interface import HarborSandbox
 from termrl.sandbox.labels import current_label
-from termrl.sandbox.lifetime import task_config_beside
 
 
 class ModalSandbox(HarborSandbox):
@@ -19,19 +14,9 @@ class ModalSandbox(HarborSandbox):
     async def create(cls, environment_dir: Path, timeout: int, **options: Any) -> "ModalSandbox":
         """Builds `environment_dir` at Modal and starts it; `options` are those of Harbor's environment."""
         environment_class = load_environment_class("modal")
-        config = task_config_beside(environment_dir)
-        folder = TemporaryDirectory(prefix="termrl-")
-        paths = TrialPaths(Path(folder.name))
-        paths.mkdir()  # type: ignore[no-untyped-call]
-        environment = environment_class(
-            environment_dir=environment_dir,
-            environment_name=environment_dir.parent.name,
-            session_id=f"{environment_dir.parent.name}-{uuid.uuid4().hex[:8]}",
-            trial_paths=paths,
-            task_env_config=config.environment,
-            network_policy=config.environment.resolve_baseline(),
-            **{"sandbox_timeout_secs": timeout, "labels": current_label().as_labels(), **options},
-        )
+        arguments, folder = environment_arguments(environment_dir)
+        own = {"sandbox_timeout_secs": timeout, "labels": current_label().as_labels(), **options}
+        environment = environment_class(**arguments, **own)
         await environment.start(force_build=False)
         return cls(environment, ended=folder.cleanup)
 
