@@ -8,7 +8,8 @@ import pytest
 
 from termrl.engine.llama import target_logprobs
 from termrl.engine.models import BaseModel
-from termrl.engine.sampler import Answer, Sampler, SamplingSettings
+from termrl.engine.sampler import Sampler
+from termrl.engine.sequences import Answer, SamplingSettings
 
 
 def run_all(sampler: Sampler) -> None:

@@ -24,8 +24,9 @@ from termrl.engine.journal import Journal
 from termrl.engine.lora import DEFAULT_ALPHA, Lora, LoraSpec
 from termrl.engine.models import BaseModel, load_base_model
 from termrl.engine.sampled import Sampled, with_first_empty
-from termrl.engine.sampler import Answer, Sampler, SamplingSettings
+from termrl.engine.sampler import Sampler
 from termrl.engine.scoring import Extras, score
+from termrl.engine.sequences import Answer, SamplingSettings
 from termrl.engine.states import Saved, TrainingStates
 from termrl.engine.trainer import PassResult, Trainer, merged
 from termrl.engine.wire import PassRequest, PromptError

@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 
 from termrl.engine.adam import AdamSettings, AdamState, adam_step, global_norm, init_adam
-from termrl.engine.architecture import SMALL_PARAMETERS, LlamaConfig
+from termrl.engine.architecture import LlamaConfig
 from termrl.engine.batches import plan
 from termrl.engine.llama import Params, target_logprobs
 from termrl.engine.lora import Lora, LoraSpec, init_lora, merge, merges_first, scaled
@@ -111,7 +111,7 @@ class Trainer:
         self.spec = spec
         self.lora: Lora = init_lora(base.config, base.params, spec, seed)
         self.adam: AdamState = init_adam(self.lora)
-        self._is_big = base.config.parameters > SMALL_PARAMETERS
+        self._is_big = not base.config.is_small
         self._gradients: Lora | None = None
         self._merged: Params | None = None
 
