@@ -19,10 +19,11 @@ from termrl.engine.gguf_files import GgufError, convert_gguf
 from termrl.engine.llama import Params, init_params, target_logprobs
 from termrl.engine.lora import LoraSpec
 from termrl.engine.models import BaseModel, load_base_model
+from termrl.engine.rows import Datum
 from termrl.engine.sampler import Sampler
 from termrl.engine.sequences import Answer, SamplingSettings
 from termrl.engine.shapes import BIG
-from termrl.engine.trainer import Datum, PassResult, Trainer
+from termrl.engine.trainer import PassResult, Trainer
 from termrl.engine.weights import hf_tensors, load_model
 
 CONFIG = LlamaConfig(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from termrl.engine.architecture import LlamaConfig
@@ -51,8 +52,8 @@ class SamplerWeights(NamedTuple):
 class Cache(NamedTuple):
     """Keys [B, K, E, S] and values [B, K, S, E] of every layer."""
 
-    keys: tuple[Array, ...]
-    values: tuple[Array, ...]
+    keys: tuple[Any, ...]
+    values: tuple[Any, ...]
 
 
 class Decoded(NamedTuple):
@@ -101,8 +102,8 @@ def empty_cache(config: LlamaConfig, rows: int, positions: int) -> Cache:
     groups, size = config.num_key_value_heads, config.head_size
     layers = range(config.num_hidden_layers)
     return Cache(
-        tuple(jnp.zeros((rows, groups, size, positions)) for _ in layers),
-        tuple(jnp.zeros((rows, groups, positions, size)) for _ in layers),
+        tuple(np.zeros((rows, groups, size, positions), np.float32) for _ in layers),
+        tuple(np.zeros((rows, groups, positions, size), np.float32) for _ in layers),
     )
 
 

@@ -18,7 +18,7 @@ from termrl.engine.decoding import Block
 class PrefixStore:
     def __init__(self, budget_bytes: int) -> None:
         self._budget = budget_bytes
-        self._held = 0
+        self.held_bytes = 0
         self._blocks: OrderedDict[bytes, Block] = OrderedDict()
 
     def get(self, key: bytes) -> Block | None:
@@ -31,10 +31,10 @@ class PrefixStore:
         if key in self._blocks:
             return
         self._blocks[key] = block
-        self._held += block.keys.nbytes + block.values.nbytes
-        while self._held > self._budget and len(self._blocks) > 1:
+        self.held_bytes += block.keys.nbytes + block.values.nbytes
+        while self.held_bytes > self._budget and len(self._blocks) > 1:
             _, old = self._blocks.popitem(last=False)
-            self._held -= old.keys.nbytes + old.values.nbytes
+            self.held_bytes -= old.keys.nbytes + old.values.nbytes
 
 
 def block_keys(tokens: np.ndarray, block: int) -> list[bytes]:

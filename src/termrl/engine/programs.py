@@ -102,6 +102,7 @@ class Programs:
 
     def _make(self, order: _Order) -> None:
         begin = time.monotonic()
+        _log.info("Compiling %s", order.name)
         try:
             made = order.make()
         except BaseException as error:

@@ -10,6 +10,7 @@ string) is kept.
 from __future__ import annotations
 
 import functools
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,13 +21,18 @@ import numpy as np
 from termrl.engine.batches import plan
 from termrl.engine.decoding import Block, prefill_block, sampler_weights
 from termrl.engine.llama import Params
+from termrl.engine.losses import LossSettings
 from termrl.engine.models import BaseModel
+from termrl.engine.passes import forward_pass
 from termrl.engine.prefixes import PrefixStore, blank_block, fill, row_of
 from termrl.engine.programs import Key
+from termrl.engine.rows import Datum, lay_out
 from termrl.engine.sequences import Answer, SamplingSettings, Sequence, new_sequence
 from termrl.engine.shapes import shapes_of
 from termrl.engine.slots import Slots
-from termrl.engine.trainer import forward
+
+PREFILL_SECONDS = 0.5
+"""How long prompts are prefilled before those that are ready go on, where most are not."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +82,10 @@ class Sampler:
     def step(self) -> None:
         """A batch of scores, a block of prefill, a chunk of decoding; or a moment's wait for a program."""
         self._awaited = self._slots.awaited = None
-        worked = bool(self._scoring)
-        if self._scoring:
-            self._score_one_batch()
+        worked = bool(self._scoring) and self._score_one_batch()
         self._drop_unwanted()
         self._waiting.extendleft(self._slots.set_back())
-        candidates = [self._waiting[i] for i in range(min(self._slots.room, len(self._waiting)))]
-        ready, computed = self._prefill(candidates)
+        ready, computed = self._prefill_for_a_while()
         admitted = set(self._slots.admit(ready)) if ready else set()
         if admitted:
             self._waiting = deque(sequence for sequence in self._waiting if sequence not in admitted)
@@ -97,25 +100,44 @@ class Sampler:
         if awaited is not None and not (worked or computed or admitted):
             self.base.programs.wait(awaited)
 
-    def _score_one_batch(self) -> None:
-        batch = plan([len(item.prompt) for item in self._scoring])[0]
-        tokens = np.zeros((batch.height, batch.length), np.int32)
-        targets = np.zeros((batch.height, batch.length), np.int32)
-        items = [self._scoring[i] for i in batch.members]
-        for row, item in enumerate(items):
-            tokens[row, : len(item.prompt)] = item.prompt
-            targets[row, : len(item.prompt) - 1] = item.prompt[1:]
-        found = np.asarray(forward(self.params, self.base.config, tokens, targets))
-        members = set(batch.members)
-        self._scoring = [item for i, item in enumerate(self._scoring) if i not in members]
-        for row, item in enumerate(items):
+    def _score_one_batch(self) -> bool:
+        """Whether it could: the program for it may not be compiled yet."""
+        items = self._scoring
+        data = [_as_datum(item.prompt) for item in items]
+        batch = plan([len(item.prompt) for item in items])[0]
+        compiled = forward_pass(self.base, self.params, batch.height, batch.length, ())
+        if not self.base.programs.is_ready(compiled.key):
+            self._awaited = compiled.key
+            return False
+        found, _ = compiled.run(self.params, lay_out(data, batch, 0, LossSettings()))
+        found = np.asarray(found)
+        done = {place.member for place in batch.places}
+        self._scoring = [item for i, item in enumerate(items) if i not in done]
+        for place in batch.places:
+            item = items[place.member]
             head = np.full(1, np.nan, np.float32)
-            item.on_done(np.concatenate([head, found[row, : len(item.prompt) - 1]]))
+            scores = found[place.row, place.start : place.start + len(item.prompt) - 1]
+            item.on_done(np.concatenate([head, scores]))
+        return True
 
     def _drop_unwanted(self) -> None:
         if any(not sequence.is_wanted() for sequence in self._waiting):
             self._waiting = deque(sequence for sequence in self._waiting if sequence.is_wanted())
         self._slots.drop_unwanted()
+
+    def _prefill_for_a_while(self) -> tuple[list[Sequence], bool]:
+        """Blocks of prefill until those that wait are ready; not long where others wait for their next token.
+
+        Answers that begin together are decoded together, which costs least.
+        """
+        candidates = [self._waiting[i] for i in range(min(self._slots.room, len(self._waiting)))]
+        few = 2 * len(self._slots.active) < len(candidates)
+        end = time.monotonic() + (PREFILL_SECONDS if few else 0.0)
+        ready, computed = self._prefill(candidates)
+        did = computed
+        while computed and len(ready) < len(candidates) and time.monotonic() < end:
+            ready, computed = self._prefill(candidates)
+        return ready, did
 
     def _prefill(self, candidates: list[Sequence]) -> tuple[list[Sequence], bool]:
         """Computes the next missing block of as many candidates as fit together.
@@ -199,3 +221,8 @@ class Sampler:
 
     def _past(self, sequence: Sequence) -> int:
         return self._shapes.position_bucket(len(sequence.blocks) * self._shapes.prefill_block)
+
+
+def _as_datum(prompt: np.ndarray) -> Datum:
+    nothing = np.zeros(len(prompt), np.float32)
+    return Datum(prompt, np.append(prompt[1:], 0), nothing, nothing)

@@ -11,8 +11,6 @@ import functools
 from collections.abc import Sequence as Several
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from termrl.engine.choosing import MAX_STOP_IDS, Choice
@@ -187,7 +185,7 @@ class Slots:
         if self._base.mesh is not None:
             # Where arrays are spread over devices the compiler has to see how: at the first call.
             return _Steps(load_row, decode)
-        cache = jax.eval_shape(lambda: empty_cache(config, shape.rows, shape.positions))
+        cache = empty_cache(config, shape.rows, shape.positions)
         prompt = row_of(blank_block(config, shape.positions, 1), 0)
         token, number = np.zeros(shape.rows, np.int32), np.int32(0)
         return _Steps(
@@ -213,7 +211,7 @@ class Slots:
             new[: len(kept), ..., :width] = np.asarray(old)[kept, ..., :width]
         for new, old in zip(values, self._cache.values, strict=True):
             new[: len(kept), :, :width] = np.asarray(old)[kept, :, :width]
-        self._cache = Cache(tuple(map(jnp.asarray, keys)), tuple(map(jnp.asarray, values)))
+        self._cache = Cache(tuple(keys), tuple(values))
         self._rows = [self._rows[row] for row in kept] + [None] * (rows - len(kept))
         self._positions = positions
 
