@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ from termrl.engine.prefixes import PrefixStore
 from termrl.engine.sampler import Sampler
 from termrl.engine.sequences import Answer, SamplingSettings
 from termrl.engine.shapes import position_bytes
-from termrl.engine.slots import Slots
+from termrl.engine.slots import Slots, begin_decoding
 
 
 def run_all(sampler: Sampler) -> None:
@@ -70,6 +71,15 @@ def test_a_seed_gives_the_same_tokens_whatever_shares_the_batch(base: BaseModel)
     assert len(ignored) == 30
     assert alone.tokens == amid.tokens == again.tokens
     assert alone.logprobs == amid.logprobs == again.logprobs
+
+
+@pytest.mark.parametrize(("rows", "positions"), [(63, 512), (8, 2048)])
+def test_a_seed_gives_the_same_bits_in_every_shape(base: BaseModel, rows: int, positions: int) -> None:
+    expected = sample(Sampler(base, base.params), PROMPT, SETTINGS)
+    other = with_shapes(Sampler(base, base.params), slots=(rows,), positions=(positions,))
+    found = sample(other, PROMPT, SETTINGS)
+    assert found.tokens == expected.tokens
+    assert found.logprobs == expected.logprobs
 
 
 def test_seeds_and_the_samples_of_one_prompt_differ(base: BaseModel) -> None:
@@ -163,7 +173,7 @@ def test_an_unwanted_answer_leaves_and_the_others_stay(base: BaseModel) -> None:
     assert (len(left), len(kept)) == (0, 1)
 
 
-def with_shapes(sampler: Sampler, **changes: int) -> Sampler:
+def with_shapes(sampler: Sampler, **changes: Any) -> Sampler:
     shapes = dataclasses.replace(sampler._shapes, **changes)
     sampler._shapes, sampler._slots = shapes, Slots(sampler.base, sampler._weights, shapes)
     sampler._prefixes = PrefixStore(shapes.prefix_bytes)
@@ -174,6 +184,7 @@ def test_the_cache_of_answers_under_way_keeps_to_its_bytes(base: BaseModel) -> N
     row = position_bytes(base.config)
     limit = 8 * 256 * row
     sampler = with_shapes(Sampler(base, base.params), cache_bytes=limit)
+    base.programs.get(begin_decoding(base, sampler._weights, 32, 64))
     settings = dataclasses.replace(SETTINGS, max_tokens=100)
     answers: dict[int, Answer] = {}
     for index in range(20):

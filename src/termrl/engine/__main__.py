@@ -66,7 +66,8 @@ def main() -> None:
     try:
         asyncio.run(run())
     except asyncio.CancelledError:
-        pass
+        # At once: a compilation under way need not be waited for.
+        os._exit(0)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)

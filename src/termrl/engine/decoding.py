@@ -22,6 +22,7 @@ from termrl.engine.choosing import Choice, pick, row_sum
 from termrl.engine.llama import Layers, Params, product, qkv_biases, rope_tables, rotate, unembed_matrix
 
 DECODE_CHUNK = 8
+_ONE_ORDER = 1024
 
 
 class SamplerLayer(NamedTuple):
@@ -163,7 +164,7 @@ def prefill_block(
         if n + 1 == len(weights.layers):
             break
         mixed = _attend(
-            q.reshape(*q.shape[:2], -1, q.shape[-1]), past.keys[n], past.values[n], seen, k, v, causal
+            q.reshape(*q.shape[:2], -1, q.shape[-1]), past.keys[n], past.values[n], seen, k, v, causal, config
         )
         x = _finish_layer(x, mixed.reshape(rows, -1, steps, q.shape[-1]), layer, config)
     return Block(jnp.stack(all_keys), jnp.stack(all_values))
@@ -181,15 +182,30 @@ def _attend(
     new_keys: Array,
     new_values: Array,
     recent: Array,
+    config: LlamaConfig,
 ) -> Array:
-    """Attention over a cache and over new positions, under a mask each; one softmax spans both."""
-    old_scores = jnp.where(seen, jnp.einsum("bkqe,bkes->bkqs", q_B_K_Q_E, old_keys), -jnp.inf)
-    new_scores = jnp.where(recent, jnp.einsum("bkqe,bkes->bkqs", q_B_K_Q_E, new_keys), -jnp.inf)
-    top = jnp.maximum(old_scores.max(-1, keepdims=True), new_scores.max(-1, keepdims=True))
-    old_weight, new_weight = jnp.exp(old_scores - top), jnp.exp(new_scores - top)
-    total = row_sum(old_weight) + row_sum(new_weight)
-    mixed = jnp.einsum("bkqs,bkse->bkqe", old_weight, old_values)
-    return (mixed + jnp.einsum("bkqs,bkse->bkqe", new_weight, new_values)) / total
+    """Attention over a cache and over new positions, under a mask each; one softmax spans both.
+
+    XLA sums products of up to 1024 positions in one order and of more in another. A small model goes piece by
+    piece: a longer cache then only adds zeros.
+    """
+    positions = old_keys.shape[-1]
+    width = min(_ONE_ORDER, positions) if config.is_small else positions
+    pieces = [
+        (old_keys[..., at : at + width], old_values[..., at : at + width, :], seen[..., at : at + width])
+        for at in range(0, positions, width)
+    ]
+    pieces.append((new_keys, new_values, recent))
+    scores = [
+        jnp.where(mask, jnp.einsum("bkqe,bkes->bkqs", q_B_K_Q_E, keys), -jnp.inf) for keys, _, mask in pieces
+    ]
+    top = functools.reduce(jnp.maximum, (score.max(-1, keepdims=True) for score in scores))
+    total, mixed = jnp.zeros(()), jnp.zeros(())
+    for score, (_, values, _) in zip(scores, pieces, strict=True):
+        weight = jnp.exp(score - top)
+        total = total + row_sum(weight)
+        mixed = mixed + jnp.einsum("bkqs,bkse->bkqe", weight, values)
+    return mixed / total
 
 
 @functools.partial(jax.jit, donate_argnums=0)
@@ -239,7 +255,7 @@ def decode_chunk(
             v_new = jax.lax.dynamic_update_slice(fresh.values[n], v, (0, 0, i, 0))
             keys.append(k_new)
             values.append(v_new)
-            mixed = _attend(q, cache.keys[n], cache.values[n], seen, k_new, v_new, recent)
+            mixed = _attend(q, cache.keys[n], cache.values[n], seen, k_new, v_new, recent, config)
             x = _finish_layer(x, mixed.reshape(rows, -1, 1, size), layer, config)
         hidden = _norm(x[:, 0], weights.final_norm, config)
         picked, logprob = pick(_wide_product(hidden, weights.unembed, config), choice, i)

@@ -2,9 +2,9 @@
 
 An adapter holds a pair (a [in, r], b [r, out]) for every adapted matrix, stacked over layers; the update is
 `a @ b * alpha / r`. Rank 0 means full fine-tuning: a {"w"} for every tensor, which takes the base's place.
-Sampling merges what was trained into the weights. Training does so too for small models, where that costs
-less than two thin products a token, and for whole weights; a big model's adapter is trained beside its frozen
-weights, which saves a third of the work.
+Sampling and training compute with what was trained merged into the weights. For a small model's adapter, and
+for whole weights, gradients go through the merge; a big model's adapter gets its own from thin products:
+that saves the gradients of the weights, a third of the work.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def init_lora(config: LlamaConfig, params: Params, spec: LoraSpec, seed: int) ->
 
 
 def merges_first(config: LlamaConfig, lora: Lora) -> bool:
-    """Whether training computes with merged weights."""
+    """Whether gradients go through the merge."""
     return config.is_small or any("w" in pair for pair in lora.values())
 
 

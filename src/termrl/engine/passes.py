@@ -44,12 +44,15 @@ def _forward_backward(
     params: Params, config: LlamaConfig, lora: Lora, gradients: Lora, rows: Rows, alpha: Any
 ) -> tuple[Array, Array, Lora]:
     def loss(lora: Lora) -> tuple[Array, tuple[Array, Array]]:
-        tokens, targets, start = rows.tokens, rows.targets, rows.inputs.start
-        if merges_first(config, lora):
-            whole = merge(params, lora, alpha)
-            logprobs = target_logprobs(whole, config, tokens, targets, None, start)
-        else:
-            logprobs = target_logprobs(params, config, tokens, targets, scaled(lora, alpha), start)
+        through = merges_first(config, lora)
+        logprobs = target_logprobs(
+            merge(params, lora, alpha) if through else params,
+            config,
+            rows.tokens,
+            rows.targets,
+            None if through else scaled(lora, alpha),
+            rows.inputs.start,
+        )
         costs = _costs(logprobs, rows)
         return costs.sum(), (logprobs, costs)
 
@@ -90,9 +93,18 @@ def forward_pass(base: BaseModel, params: Params, height: int, length: int, wide
 
 
 def backward_pass(
-    base: BaseModel, spec: LoraSpec, lora: Lora, height: int, length: int, wide: tuple[int, ...]
+    base: BaseModel,
+    spec: LoraSpec,
+    params: Params,
+    lora: Lora,
+    height: int,
+    length: int,
+    wide: tuple[int, ...],
 ) -> Pass:
-    """`run(params, lora, gradients, rows, alpha)` gives logprobs, costs and the gradients with its own."""
+    """`run(params, lora, gradients, rows, alpha)` gives logprobs, costs and the gradients with its own.
+
+    `params` are the base's where gradients go through the merge, else the merged ones.
+    """
     config = base.config
 
     def compile_it() -> Callable[..., Any]:
@@ -101,7 +113,7 @@ def backward_pass(
                 params, config, lora, gradients, rows, alpha
             )
         rows = blank_rows(height, length, wide, 0, LossSettings())
-        return _forward_backward.lower(base.params, config, lora, lora, rows, np.float32(0)).compile()
+        return _forward_backward.lower(params, config, lora, lora, rows, np.float32(0)).compile()
 
     key = ("backward", config, spec.rank, spec.matrices, height, length, wide)
     base.programs.begin(key, f"training on {height} × {length} tokens", compile_it, urgent=False)

@@ -7,9 +7,11 @@ in words what is being compiled.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -36,15 +38,16 @@ class Programs:
         self._orders: dict[Key, _Order] = {}
         self._queue: deque[_Order] = deque()
         self._making: tuple[str, float] | None = None
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        _all.add(self)
 
     def begin(self, key: Key, name: str, make: Callable[[], Any], *, urgent: bool = True) -> None:
         """Has a program made, before those that wait if it is urgent, unless it is made or being made.
 
         One that failed is tried again.
         """
-        with self._changed:
+        with self._lock:
             order = self._orders.get(key)
             if order is not None and not _failed(order):
                 if urgent and order in self._queue:
@@ -59,7 +62,6 @@ class Programs:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._make_all, name="compiler", daemon=True)
                 self._thread.start()
-            self._changed.notify()
 
     def is_ready(self, key: Key) -> bool:
         order = self._orders.get(key)
@@ -93,12 +95,20 @@ class Programs:
 
     def _make_all(self) -> None:
         while True:
-            with self._changed:
-                while not self._queue:
-                    self._changed.wait()
+            with self._lock:
+                if not self._queue:
+                    self._thread = None
+                    return
                 order = self._queue.popleft()
                 self._making = order.name, time.monotonic()
             self._make(order)
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._queue.clear()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def _make(self, order: _Order) -> None:
         begin = time.monotonic()
@@ -113,6 +123,16 @@ class Programs:
         taken = time.monotonic() - begin
         _log.info("Compiled %s in %.1f s, %d more to come", order.name, taken, len(self._queue))
         order.future.set_result(made)
+
+
+_all: weakref.WeakSet[Programs] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """A thread that is inside the compiler when the interpreter goes takes the process down with it."""
+    for programs in list(_all):
+        programs._stop()
 
 
 def _failed(order: _Order) -> bool:

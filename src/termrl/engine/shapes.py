@@ -12,8 +12,10 @@ from termrl.engine.architecture import LlamaConfig
 
 @dataclass(frozen=True)
 class Shapes:
-    """Matrix products of 2 to 63 rows sum in one order and of 64 or more in another; decoding keeps to the
-    first and prefill to the second, so that the number of rows never changes a result.
+    """Sizes, in rising order.
+
+    In one thread, matrix products of 2 to 63 rows sum in one order and of 64 or more in another: a small
+    model's decoding keeps to the first and prefill to the second, so that rows never change a result.
     """
 
     slots: tuple[int, ...]
@@ -54,7 +56,7 @@ SMALL = Shapes(
 """Attention reads every position of the cache: a small model's step costs little else."""
 
 BIG = Shapes(
-    slots=(2, 8, 16, 32, 48, 63),
+    slots=(2, 8, 16, 32, 48, 64),
     prefill_rows=(1, 2, 4, 8),
     prefill_block=64,
     positions=(128, 256, 512, 1024, 1536, 2048),

@@ -18,7 +18,7 @@ import numpy as np
 from termrl.engine.adam import AdamSettings, AdamState, adam_step, global_norm, init_adam
 from termrl.engine.batches import Batch, plan
 from termrl.engine.llama import Params
-from termrl.engine.lora import Lora, LoraSpec, init_lora
+from termrl.engine.lora import Lora, LoraSpec, init_lora, merges_first
 from termrl.engine.losses import find_loss, read_settings
 from termrl.engine.mesh import place_batch
 from termrl.engine.models import BaseModel
@@ -78,7 +78,7 @@ class Trainer:
             rows = place_batch(lay_out(data, batch, loss.index, chosen), self.base.mesh)
             if gradients is not None:
                 found, cost, gradients = compiled.run(
-                    self.base.params, self.lora, gradients, rows, np.float32(self.spec.alpha)
+                    self._pass_params(), self.lora, gradients, rows, np.float32(self.spec.alpha)
                 )
             else:
                 found, cost = compiled.run(self.merged_params(), rows)
@@ -96,8 +96,14 @@ class Trainer:
 
     def _pass(self, batch: Batch, wide: tuple[int, ...], *, backward: bool) -> Pass:
         if backward:
-            return backward_pass(self.base, self.spec, self.lora, batch.height, batch.length, wide)
+            params = self._pass_params()
+            return backward_pass(self.base, self.spec, params, self.lora, batch.height, batch.length, wide)
         return forward_pass(self.base, self.merged_params(), batch.height, batch.length, wide)
+
+    def _pass_params(self) -> Params:
+        """The weights that a backward pass computes with."""
+        through = merges_first(self.base.config, self.lora)
+        return self.base.params if through else self.merged_params()
 
     def optim_step(self, settings: AdamSettings) -> float:
         """Steps with the accumulated gradients and forgets them; returns their norm before clipping."""
