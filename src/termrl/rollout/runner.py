@@ -26,6 +26,7 @@ from termrl.policy.chat import OutsideSampler
 from termrl.policy.rendering import Renderer
 from termrl.policy.sampler import Sampler
 from termrl.policy.usage import Usage
+from termrl.rollout.doorway import Doorway
 from termrl.rollout.gate import wait_at_the_gate
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.record import Rollout, Timings
@@ -111,11 +112,15 @@ class RolloutRunner:
         evidence = Evidence(policy)
         trial.call_before_stop(lambda: self._grade(task, trial, guard, evidence))
         wait_at_the_gate(trial)
+        doorway = Doorway(trial, self._gateway) if access is not None else None
         try:
             result: TrialResult = await trial.run()
         except Exception as error:
             lost = Verdict(Outcome.SANDBOX_LOST, None, f"{type(error).__name__}: {error}")
             return _rollout(task, lost, policy, Timings(), trial.paths.trial_dir)
+        finally:
+            if doorway is not None:
+                await doorway.close()
         if isinstance(policy.failure, UserError):
             raise policy.failure
         self._gather(evidence, trial, access)
