@@ -1,4 +1,4 @@
-"""Work that processes of the keeper's own do for a request: one or two of them, inside a sandbox or beside."""
+"""Work that processes of the keeper's own do for a request: one or two, inside a sandbox or beside it."""
 
 import os
 import signal
