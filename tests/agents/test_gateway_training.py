@@ -54,11 +54,11 @@ def odd_or_even(graded: Graded, sandbox: Any) -> float:
 async def test_a_black_box_is_trained_through_the_gateway(bench: Bench, tmp_path: Path) -> None:
     config = TrainConfig(
         model_name="termrl/tiny",
-        tasks_dir=str(bench.task.task_dir.parent),
+        dataset=str(bench.task.task_dir.parent),
         agent=f"{__name__}:OpenAILoop",
         reward_fn=f"{__name__}:odd_or_even",
         run_root=str(tmp_path / "runs"),
-        name="black-box",
+        run_name="black-box",
         batch_size=1,
         group_size=6,
         max_steps=2,
