@@ -10,7 +10,8 @@ from harbor.models.task.config import NetworkMode, NetworkPolicy
 from termrl.sandbox.errors import UnsupportedEnvironment
 from termrl.sandbox.images import ImageStore
 from termrl.sandbox.preflight import require_local
-from termrl.sandbox.recipe import HOST_IMAGE, WAYS_OUT, Image, Recipe, Run, Stage, read_dockerfile
+from termrl.sandbox.reading import read_dockerfile
+from termrl.sandbox.recipe import HOST_IMAGE, WAYS_OUT, Image, Recipe, Run, Stage
 
 _SUBORDINATE_IDS = "have an administrator give you subordinate ids (`usermod --add-subuids`), run as root"
 
