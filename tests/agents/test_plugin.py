@@ -35,10 +35,10 @@ async def test_harbor_run_takes_the_agent_by_its_import_path_and_asks_the_checkp
         checkpoint = await trained_checkpoint(engine)
         command = [
             *(str(HARBOR), "run", "--path", str(bench.task.task_dir), "--jobs-dir", str(tmp_path / "jobs")),
-            *("--agent-import-path", "termrl.agents:Terminus", "--quiet"),
+            *("--agent-import-path", "termrl.agents:Terminus", "--model", MODEL, "--quiet"),
             *("--environment-import-path", LOCAL_ENVIRONMENT),
-            *("--ak", f"model_name={MODEL}", "--ak", f"checkpoint_path={checkpoint}"),
-            *("--ak", f"base_url={engine.base_url}", "--ak", f"tokenizer={resolve_model(MODEL)}"),
+            *("--ak", f"checkpoint_path={checkpoint}", "--ak", f"base_url={engine.base_url}"),
+            *("--ak", f"tokenizer={resolve_model(MODEL)}"),
             *("--ak", "max_turns=2", "--ak", "max_tokens=64", "--ak", "enable_summarize=false"),
         ]
         environ = {**os.environ, "TINKER_API_KEY": engine.api_key, "HARBOR_TELEMETRY": "off"}

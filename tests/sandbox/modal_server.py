@@ -174,11 +174,15 @@ def control_plane(modal: Modal) -> Any:
         return {"url": f"http://127.0.0.1:{modal.port}", "jwt": token()}
 
     def make_image(request: Any) -> Any:
-        if len(request.image.base_images):
-            raise GRPCError(Status.UNIMPLEMENTED, "images on images are not here")
-        text = "\n".join(request.image.dockerfile_commands)
-        identity = f"im-{uuid.uuid5(uuid.NAMESPACE_OID, text + request.image.context_mount_id).hex}"
-        modal.images[identity] = Image(text, request.image.context_mount_id)
+        """An image on another is what its own commands add to the other's, here as there."""
+        commands, mount = list(request.image.dockerfile_commands), request.image.context_mount_id
+        for base in request.image.base_images:
+            assert commands[0] == f"FROM {base.docker_tag}"
+            below = modal.images[base.image_id]
+            commands, mount = [below.dockerfile, *commands[1:]], mount or below.mount
+        text = "\n".join(commands)
+        identity = f"im-{uuid.uuid5(uuid.NAMESPACE_OID, text + mount).hex}"
+        modal.images[identity] = Image(text, mount)
         return api_pb2.ImageGetOrCreateResponse(image_id=identity, result=SUCCESS)
 
     def find_image(request: Any) -> Any:
