@@ -21,6 +21,7 @@ from termrl.rollout.settings import LOCAL_ENVIRONMENT
 Bench = Any
 HARBOR = Path(sys.executable).parent / "harbor"
 MODEL = "termrl/tiny"
+LONGEST = 200
 
 
 async def test_harbor_run_takes_the_agent_by_its_import_path_and_asks_the_checkpoint(
@@ -39,7 +40,7 @@ async def test_harbor_run_takes_the_agent_by_its_import_path_and_asks_the_checkp
             *("--environment-import-path", LOCAL_ENVIRONMENT),
             *("--ak", f"checkpoint_path={checkpoint}", "--ak", f"base_url={engine.base_url}"),
             *("--ak", f"tokenizer={resolve_model(MODEL)}"),
-            *("--ak", "max_turns=2", "--ak", "max_tokens=64", "--ak", "enable_summarize=false"),
+            *("--ak", "max_turns=1", "--ak", f"max_tokens={LONGEST}", "--ak", "enable_summarize=false"),
         ]
         environ = {**os.environ, "TINKER_API_KEY": engine.api_key, "HARBOR_TELEMETRY": "off"}
         process = await asyncio.create_subprocess_exec(
@@ -52,8 +53,8 @@ async def test_harbor_run_takes_the_agent_by_its_import_path_and_asks_the_checkp
         assert result["exception_info"] is None, result["exception_info"]
         assert result["verifier_result"]["rewards"] == {"reward": 0.0}
         assert result["agent_info"]["name"] == "terminus-2"
-        episode = result_path.parent / "agent" / "episode-0"
-        asked, answered = ((episode / name).read_text() for name in ("prompt.txt", "response.txt"))
+        steps = json.loads((result_path.parent / "agent" / "trajectory.json").read_text())["steps"]
+        asked, answered = (step["message"] for step in steps)
         assert answered == await ask(engine, checkpoint, asked)
         assert answered != await ask(engine, None, asked)
 
@@ -78,7 +79,9 @@ async def trained_checkpoint(engine: EngineHandle) -> str:
 async def ask(engine: EngineHandle, checkpoint: str | None, prompt: str) -> str:
     """What these weights answer to the prompt, asked as the agent asks."""
     os.environ["TINKER_API_KEY"] = engine.api_key
-    served = Served(MODEL, checkpoint, engine.base_url, tokenizer=str(resolve_model(MODEL)), max_tokens=64)
+    served = Served(
+        MODEL, checkpoint, engine.base_url, tokenizer=str(resolve_model(MODEL)), max_tokens=LONGEST
+    )
     try:
         async with served_policy(served) as policy:
             return (await policy.ask([{"role": "user", "content": prompt}])).content
