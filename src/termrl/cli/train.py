@@ -44,7 +44,7 @@ def run(arguments: list[str]) -> int:
         console.phase("loading")
         import chz
 
-        from termrl.api import new_run_name
+        from termrl.api.parts import new_run_name
 
         if config.dry_run:
             return _dry_run(config, console)
