@@ -416,7 +416,8 @@ class TrainConfig(RolloutConfig):
             )
         if self.stale_rollouts != "train" and self.max_steps_off_policy == 0:
             raise ContradictionError(
-                f"stale_rollouts={self.stale_rollouts} has no meaning with max_steps_off_policy=0, where none is stale."
+                f"stale_rollouts={self.stale_rollouts} has no meaning with max_steps_off_policy=0, where "
+                "none is stale."
             )
         if self.kl_penalty_coef == 0 and (self.kl_reference is not None or self.kl_discount_factor):
             raise ContradictionError(

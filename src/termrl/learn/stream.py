@@ -2,8 +2,8 @@
 
 A group is in the ledger before its first rollout begins, and every rollout in the store before anyone sees
 it. Groups that are drawn and not yet trained number at most (max_steps_off_policy + 1) batches: with 0 that
-is the batch of the step itself, sampled from the weights it trains. A slow group may still lag further: by the
-rule chosen it is trained on as it is, or drawn anew, or the learner takes no group that would make it so late.
+is the batch of the step itself, sampled from the weights it trains. A slow group may still lag further: by
+the rule chosen it is trained on as it is, or drawn anew, or no younger group is taken that makes it late.
 What infrastructure lost of a group is tried again while too few of it were scored.
 """
 
