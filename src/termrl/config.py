@@ -286,8 +286,10 @@ class TrainConfig(RolloutConfig):
     max_steps_off_policy: int = chz.field(
         default=0, doc="versions that rollouts may lag behind the weights they train; 0 = on-policy"
     )
-    stale_rollouts: Literal["train", "requeue"] = chz.field(
-        default="train", doc="rollouts that lag further: train, corrected by the loss's ratio, or draw anew"
+    stale_rollouts: Literal["train", "requeue", "wait"] = chz.field(
+        default="train",
+        doc="rollouts that would lag further: train, corrected by the loss's ratio; draw anew; or let the "
+        "learner wait for them",
     )
     partial_rollouts: bool = chz.field(
         default=False, doc="rollouts under way go on with new weights as soon as there are any"
@@ -412,9 +414,10 @@ class TrainConfig(RolloutConfig):
                 "partial_rollouts is on but max_steps_off_policy is 0: on-policy rollouts end before the "
                 "weights change; set max_steps_off_policy=1 or more, or leave partial_rollouts out."
             )
-        if self.stale_rollouts == "requeue" and self.max_steps_off_policy == 0:
+        if self.stale_rollouts != "train" and self.max_steps_off_policy == 0:
             raise ContradictionError(
-                "stale_rollouts=requeue has no meaning with max_steps_off_policy=0, where none is stale."
+                f"stale_rollouts={self.stale_rollouts} has no meaning with max_steps_off_policy=0, where "
+                "none is stale."
             )
         if self.kl_penalty_coef == 0 and (self.kl_reference is not None or self.kl_discount_factor):
             raise ContradictionError(
