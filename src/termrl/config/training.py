@@ -128,7 +128,7 @@ class TrainConfig(RolloutConfig):
     )
     stale_rollouts: Literal["train", "requeue", "wait"] = chz.field(
         default="train",
-        doc="those that would lag further: train, corrected by the ratio; draw anew; or make the learner wait",
+        doc="those that would lag further: train, corrected by ratio; draw anew; or have the learner wait",
     )
     partial_rollouts: bool = chz.field(
         default=False, doc="rollouts under way go on with new weights as soon as there are any"
