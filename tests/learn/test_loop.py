@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -323,29 +324,40 @@ async def test_rolling_checkpoints_replace_each_other(training_of: Any, tmp_path
     assert kept == [("periodic", 0), ("periodic", 3), ("rolling", 5)]
 
 
+class FirstHeldUp(WaitingRunner):
+    """Rollouts that end at once, but for those of the first group."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda random: 0.0)
+        self.let_go = asyncio.Event()
+
+    async def run(self, task: Any, sampler: Sampler, *, seed: int) -> Rollout:
+        rollout = await super().run(task, sampler, seed=seed)
+        if seed in {rollout_seed(0, Place("train", 0, 0, member)) for member in range(4)}:
+            await self.let_go.wait()
+        return rollout
+
+
+class CountedSteps(Silent):
+    """Calls `then` when so many steps are done."""
+
+    def __init__(self, count: int, then: Callable[[], object]) -> None:
+        self.done = 0
+        self._count = count
+        self._then = then
+
+    def advance(self, n: int = 1, **numbers: float) -> None:
+        self.done += n
+        if n and self.done == self._count:
+            self._then()
+
+
 async def test_a_group_that_lags_too_far_is_drawn_anew_where_that_is_the_rule(
     training_of: Any, tmp_path: Path
 ) -> None:
     config = config_of(max_steps_off_policy=1, stale_rollouts="requeue", max_steps=5)
-    held_up = {rollout_seed(0, Place("train", 0, 0, member)) for member in range(4)}
-    late = asyncio.Event()
-
-    class HeldUp(WaitingRunner):
-        async def run(self, task: Any, sampler: Sampler, *, seed: int) -> Rollout:
-            rollout = await super().run(task, sampler, seed=seed)
-            if seed in held_up:
-                await late.wait()
-            return rollout
-
-    class Steps(Silent):
-        done = 0
-
-        def advance(self, n: int = 1, **numbers: float) -> None:
-            self.done += n
-            if self.done == 3:
-                late.set()
-
-    await train(training_of, "stale", config, runner=HeldUp(lambda random: 0.0), progress=Steps())
+    runner = FirstHeldUp()
+    await train(training_of, "stale", config, runner=runner, progress=CountedSteps(3, runner.let_go.set))
     with Run.open(tmp_path / "stale") as run:
         (again,) = [group for group in run.ledger.groups().values() if group.in_place_of == 0]
         assert again.task_name == run.ledger.groups()[0].task_name
@@ -353,6 +365,43 @@ async def test_a_group_that_lags_too_far_is_drawn_anew_where_that_is_the_rule(
         assert again.version >= 3
         assert len(run.group("train", 0, 0)) == 4, "what was sampled stays in the store"
         assert max(step["staleness_max"] for step in run.steps().values()) <= 1
+
+
+async def test_a_group_that_lags_too_far_is_trained_on_as_it_is_unless_another_rule_is_chosen(
+    training_of: Any, tmp_path: Path
+) -> None:
+    runner = FirstHeldUp()
+    progress = CountedSteps(3, runner.let_go.set)
+    config = config_of(max_steps_off_policy=1, max_steps=5)
+    await train(training_of, "late", config, runner=runner, progress=progress)
+    with Run.open(tmp_path / "late") as run:
+        step = run.ledger.batches()[0]
+        assert step >= 3
+        assert run.steps()[step]["staleness_max"] == step
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+async def test_no_group_lags_further_than_it_may_where_the_learner_waits(
+    training_of: Any, tmp_path: Path, lag: int
+) -> None:
+    runner = FirstHeldUp()
+    done_when_let_go: list[int] = []
+
+    def let_go_later() -> None:
+        asyncio.get_running_loop().call_later(0.5, let_go)
+
+    def let_go() -> None:
+        done_when_let_go.append(progress.done)
+        runner.let_go.set()
+
+    progress = CountedSteps(lag, let_go_later)
+    config = config_of(max_steps_off_policy=lag, stale_rollouts="wait", max_steps=lag + 3)
+    await train(training_of, "waited", config, runner=runner, progress=progress)
+    assert done_when_let_go == [lag], "the learner went on without the group that was due"
+    with Run.open(tmp_path / "waited") as run:
+        assert run.ledger.batches()[0] == lag
+        assert sorted(run.ledger.batches()) == list(range(2 * (lag + 3))), "none is drawn anew"
+        assert max(step["staleness_max"] for step in run.steps().values()) == lag
 
 
 async def test_a_curriculum_goes_on_as_if_it_had_not_been_broken(training_of: Any, tmp_path: Path) -> None:
