@@ -189,7 +189,8 @@ def inside(model: str, count: int, tokens: int) -> float:
 
     set_up_jax(cache_directory() / "compiled", [model])
     from termrl.engine.models import load_base_model
-    from termrl.engine.sampler import Sampler, SamplingSettings
+    from termrl.engine.sampler import Sampler
+    from termrl.engine.sequences import SamplingSettings
 
     base = load_base_model(model)
     sampler = Sampler(base, base.params)

@@ -15,8 +15,10 @@ import sys
 import numpy as np
 from termrl.engine.lora import LoraSpec
 from termrl.engine.models import load_base_model
-from termrl.engine.sampler import Sampler, SamplingSettings
-from termrl.engine.trainer import Datum, Trainer
+from termrl.engine.sampler import Sampler
+from termrl.engine.sequences import SamplingSettings
+from termrl.engine.rows import Datum
+from termrl.engine.trainer import Trainer
 
 model, tensor, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 base = load_base_model(model, tensor_parallel=tensor)

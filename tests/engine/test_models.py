@@ -19,8 +19,11 @@ from termrl.engine.gguf_files import GgufError, convert_gguf
 from termrl.engine.llama import Params, init_params, target_logprobs
 from termrl.engine.lora import LoraSpec
 from termrl.engine.models import BaseModel, load_base_model
-from termrl.engine.sampler import BIG, Answer, Sampler, SamplingSettings
-from termrl.engine.trainer import Datum, PassResult, Trainer
+from termrl.engine.rows import Datum
+from termrl.engine.sampler import Sampler
+from termrl.engine.sequences import Answer, SamplingSettings
+from termrl.engine.shapes import BIG
+from termrl.engine.trainer import PassResult, Trainer
 from termrl.engine.weights import hf_tensors, load_model
 
 CONFIG = LlamaConfig(
@@ -152,10 +155,7 @@ def test_matrices_in_bfloat16_give_nearly_the_same_logprobs(base: BaseModel) -> 
 @pytest.fixture
 def big(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> BaseModel:
     """The small model, computed as big ones are; another config, so that nothing compiled is reused."""
-    monkeypatch.setattr("termrl.engine.lora.SMALL_PARAMETERS", 0)
-    monkeypatch.setattr("termrl.engine.sampler.SMALL_PARAMETERS", 0)
-    monkeypatch.setattr("termrl.engine.decoding.SMALL_PARAMETERS", 0)
-    monkeypatch.setattr("termrl.engine.trainer.SMALL_PARAMETERS", 0)
+    monkeypatch.setattr("termrl.engine.architecture.SMALL_PARAMETERS", 0)
     config = dataclasses.replace(base.config, bos_token_id=2)
     calm = jax.tree.map(lambda x: x / 4 if x.ndim > 1 else x, base.params)
     return dataclasses.replace(base, config=config, params=calm)
@@ -181,7 +181,7 @@ def test_an_adapter_beside_frozen_weights_has_the_gradients_of_a_merged_one(
     merged = Trainer(dataclasses.replace(big, config=base.config), LoraSpec(4), 0)
     merged.load(beside.lora, None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("termrl.engine.lora.SMALL_PARAMETERS", 10**9)
+        patch.setattr("termrl.engine.architecture.SMALL_PARAMETERS", 10**9)
         expected = train(merged, data)
     for one, other in zip(found.logprobs, expected.logprobs, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from termrl.engine.keys import new_api_key
-from termrl.engine.process import EngineDied, EngineStartError, start_engine
+from termrl.engine.process import EngineDied, EngineStartError, PreparedEngine, start_engine
 from termrl.engine.server import EngineServer, ServeError, serve
 from termrl.engine.weights import ModelFilesError
 
@@ -104,6 +104,22 @@ asyncio.run(main())
     while is_alive(pid):
         assert time.monotonic() < deadline, "the engine outlived its parent"
         time.sleep(0.05)
+
+
+async def test_a_prepared_process_becomes_the_engine(tmp_path: Path, model_dir: Path) -> None:
+    prepared = PreparedEngine()
+    starting = start_engine(
+        tmp_path / "state", models=[str(model_dir)], log_path=tmp_path / "log", prepared=prepared
+    )
+    async with starting as engine:
+        assert engine.pid == prepared.process.pid
+    assert not is_alive(engine.pid)
+
+
+def test_a_prepared_process_that_nobody_needs_ends() -> None:
+    prepared = PreparedEngine()
+    prepared.abandon()
+    assert not is_alive(prepared.process.pid)
 
 
 def test_listening_beyond_this_machine_needs_a_key(tmp_path: Path) -> None:

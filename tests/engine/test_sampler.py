@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +9,11 @@ import pytest
 
 from termrl.engine.llama import target_logprobs
 from termrl.engine.models import BaseModel
-from termrl.engine.sampler import Answer, Sampler, SamplingSettings
+from termrl.engine.prefixes import PrefixStore
+from termrl.engine.sampler import Sampler
+from termrl.engine.sequences import Answer, SamplingSettings
+from termrl.engine.shapes import position_bytes
+from termrl.engine.slots import Slots
 
 
 def run_all(sampler: Sampler) -> None:
@@ -156,3 +161,51 @@ def test_an_unwanted_answer_leaves_and_the_others_stay(base: BaseModel) -> None:
     wanted = False
     run_all(sampler)
     assert (len(left), len(kept)) == (0, 1)
+
+
+def with_shapes(sampler: Sampler, **changes: int) -> Sampler:
+    shapes = dataclasses.replace(sampler._shapes, **changes)
+    sampler._shapes, sampler._slots = shapes, Slots(sampler.base, sampler._weights, shapes)
+    sampler._prefixes = PrefixStore(shapes.prefix_bytes)
+    return sampler
+
+
+def test_the_cache_of_answers_under_way_keeps_to_its_bytes(base: BaseModel) -> None:
+    row = position_bytes(base.config)
+    limit = 8 * 256 * row
+    sampler = with_shapes(Sampler(base, base.params), cache_bytes=limit)
+    settings = dataclasses.replace(SETTINGS, max_tokens=100)
+    answers: dict[int, Answer] = {}
+    for index in range(20):
+        # Together they fit at first and outgrow the limit as they get longer: some are set back.
+        sampler.sample(
+            np.asarray(PROMPT[:30], np.int32), settings, index, partial(answers.__setitem__, index)
+        )
+    largest = set_back = 0
+    while sampler.busy:
+        sampler.step()
+        set_back += any(len(sequence.answer.tokens) > 0 for sequence in sampler._waiting)
+        largest = max(largest, sampler._slots.cache_bytes)
+    assert 0 < largest <= limit
+    assert set_back > 0, "none was set back: the test shows nothing"
+    free = Sampler(base, base.params)
+    for index in range(20):
+        expected = sample(free, PROMPT[:30], settings, index)
+        assert answers[index].tokens == expected.tokens
+        np.testing.assert_allclose(answers[index].logprobs, expected.logprobs, atol=1e-4)
+
+
+def test_held_prefixes_keep_to_their_bytes_and_the_least_recently_used_go_first(base: BaseModel) -> None:
+    block = Sampler(base, base.params)._shapes.prefill_block
+    limit = 6 * block * position_bytes(base.config)
+    sampler = with_shapes(Sampler(base, base.params), prefix_bytes=limit)
+    settings = dataclasses.replace(SETTINGS, max_tokens=1)
+    rng = np.random.default_rng(3)
+    first, *others = (rng.integers(2, 97, 4 * block + 1).tolist() for _ in range(4))
+    assert sample(sampler, first, settings).cached_tokens == 0
+    assert sample(sampler, first, settings).cached_tokens == 4 * block
+    for other in others:
+        sample(sampler, other, settings)
+        assert sampler._prefixes.held_bytes <= limit
+    assert sample(sampler, others[-1], settings).cached_tokens == 4 * block
+    assert sample(sampler, first, settings).cached_tokens == 0

@@ -130,6 +130,41 @@ def test_policy_gradient_raises_what_is_rewarded(trainee: tinker.TrainingClient)
     assert gains[0] > 0 > gains[1]
 
 
+def test_a_loss_differentiated_in_the_client_trains_like_the_engines_own(
+    service: tinker.ServiceClient, model_dir: Path
+) -> None:
+    """The way of the SDK's forward_backward_custom, which needs torch; see scripts/check_custom_loss.py."""
+    rows = [np.random.default_rng(size).integers(2, 97, size + 1) for size in (40, 64, 9)]
+    rates = [np.linspace(-1, 1, len(row) - 1, dtype=np.float32) for row in rows]
+
+    def data(**columns: list[np.ndarray]) -> list[types.Datum]:
+        return [
+            types.Datum(
+                model_input=types.ModelInput.from_ints(row[:-1].tolist()),
+                loss_fn_inputs={"target_tokens": row[1:]} | {key: value[i] for key, value in columns.items()},
+            )
+            for i, row in enumerate(rows)
+        ]
+
+    theirs, ours = (
+        service.create_lora_training_client(str(model_dir), rank=4, seed=1, train_unembed=True)
+        for _ in range(2)
+    )
+    sampled = [np.full(len(rate), -4.5, np.float32) for rate in rates]
+    forward = theirs.forward(data(weights=[rate * 0 for rate in rates]), "cross_entropy").result()
+    logprobs = [np.asarray(out["logprobs"].data) for out in forward.loss_fn_outputs]
+    slopes = [np.exp(new - old) * rate for new, old, rate in zip(logprobs, sampled, rates, strict=True)]
+    theirs.forward_backward(data(weights=slopes), "cross_entropy").result()
+    ours.forward_backward(data(logprobs=sampled, advantages=rates), "importance_sampling").result()
+    for trainee in (theirs, ours):
+        trainee.optim_step(types.AdamParams(learning_rate=1e-3)).result()
+    probe = data(weights=[rate * 0 for rate in rates])
+    found = [trainee.forward(probe, "cross_entropy").result() for trainee in (theirs, ours)]
+    for one, other, old in zip(*(result.loss_fn_outputs for result in found), logprobs, strict=True):
+        np.testing.assert_allclose(one["logprobs"].data, other["logprobs"].data, atol=1e-5)
+        assert np.abs(np.asarray(one["logprobs"].data) - old).max() > 1e-3
+
+
 def test_gradients_accumulate_until_the_step(
     service: tinker.ServiceClient, model_dir: Path, trainee: tinker.TrainingClient
 ) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from termrl.engine.models import BaseModel
-from termrl.engine.sampler import Sampler, SamplingSettings
+from termrl.engine.sampler import Sampler
+from termrl.engine.sequences import SamplingSettings
 from termrl.engine.worker import Job, Worker
 
 Events = queue.SimpleQueue[str]

@@ -19,7 +19,7 @@ from termrl.agents.tools import tools_of
 from termrl.cache import cache_directory
 from termrl.config import EvalConfig, RolloutConfig, TrainConfig
 from termrl.engine.catalog import resolve_model
-from termrl.engine.process import start_engine
+from termrl.engine.process import PreparedEngine, start_engine
 from termrl.errors import UserError
 from termrl.learn.progress import Progress
 from termrl.learn.resume import RunExistsError, free_name
@@ -131,16 +131,25 @@ def open_run(config: RolloutConfig) -> Run:
 
 @asynccontextmanager
 async def service_for(
-    config: RolloutConfig, state: Path, log: Path, service: Service | None = None
+    config: RolloutConfig,
+    state: Path,
+    log: Path,
+    service: Service | None = None,
+    prepared: PreparedEngine | None = None,
 ) -> AsyncIterator[tinker.ServiceClient]:
     """The Tinker server that was named, or the embedded engine for as long as it is needed."""
     if config.base_url is not None or service is Service.TINKER:
         with tinker.ServiceClient(base_url=config.base_url) as client:
             yield client
         return
-    async with start_engine(
-        state, models=(config.model_name,), log_path=log, cache_dir=cache_directory() / "compiled"
-    ) as engine:
+    starting = start_engine(
+        state,
+        models=(config.model_name,),
+        log_path=log,
+        cache_dir=cache_directory() / "compiled",
+        prepared=prepared,
+    )
+    async with starting as engine:
         with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as client:
             yield client
 

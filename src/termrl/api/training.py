@@ -20,6 +20,7 @@ from termrl.api.parts import (
 )
 from termrl.config import RolloutConfig, TrainConfig
 from termrl.engine.catalog import resolve_model
+from termrl.engine.process import PreparedEngine
 from termrl.evaluate.held_out import evaluate_tasks
 from termrl.evaluate.summary import EVALUATION_STAGE, summarize
 from termrl.learn.estimate import Estimate, estimate_step
@@ -57,11 +58,13 @@ async def train(
     progress: Progress | None = None,
     stop: Stop | None = None,
     sandbox_factory: SandboxFactory | None = None,
+    engine: PreparedEngine | None = None,
 ) -> dict[str, Any]:
     """Trains, or goes on with the run of that name; gives what `termrl runs show --json` prints.
 
     A run that reaches a limit, or that `stop` asks to end, raises the reason once all of it is stored.
-    `sandbox_factory` makes the sandboxes, instead of the backend that `environment_type` names.
+    `sandbox_factory` makes the sandboxes, instead of the backend that `environment_type` names; `engine` is
+    the process that the embedded engine is to run in, where one was prepared.
     """
     progress, stop = progress or Silent(), stop or Stop()
     progress.phase("loading", None)
@@ -84,7 +87,9 @@ async def train(
                 sink.log(step, metrics)
 
         try:
-            async with service_for(config, run.path / "engine", run.path / "engine.log") as service:
+            async with service_for(
+                config, run.path / "engine", run.path / "engine.log", prepared=engine
+            ) as service:
                 backend = await with_snapshots(config, backend, every_task, progress)
                 where = environment_settings(backend, every_task)
                 pool = await _pool(config, service, model.renderer, run, where)

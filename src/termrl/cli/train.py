@@ -13,6 +13,7 @@ from termrl.errors import Interrupted
 
 if TYPE_CHECKING:
     from termrl.config import TrainConfig
+    from termrl.engine.process import PreparedEngine
     from termrl.learn.progress import Progress
 
 
@@ -37,9 +38,12 @@ def run(arguments: list[str]) -> int:
     print(f"termrl {__version__}: reading the settings", flush=True)
     config = _resolve(arguments)
 
+    from termrl.engine.process import PreparedEngine
     from termrl.observe.console import open_console
 
     console = open_console()
+    # The engine imports its modules on one core while this process imports its own on another.
+    engine = None if config.base_url or config.dry_run else PreparedEngine()
     try:
         console.phase("loading")
         import chz
@@ -51,7 +55,7 @@ def run(arguments: list[str]) -> int:
         if config.run_name is None:
             config = chz.replace(config, run_name=new_run_name(Path(config.run_root), config.model_name))
         console.note(f"run {config.run_name} in {config.run_root}")
-        summary = asyncio.run(_train(config, console))
+        summary = asyncio.run(_train(config, console, engine))
     except (KeyboardInterrupt, Interrupted, asyncio.CancelledError):
         console.close()
         how = f"`termrl train run_name={config.run_name}` goes on from what is stored"
@@ -59,6 +63,8 @@ def run(arguments: list[str]) -> int:
         return INTERRUPTED
     finally:
         console.close()
+        if engine is not None:
+            engine.abandon()
 
     from termrl.evaluate.summary import PICTURE
     from termrl.observe.curve import draw_curve
@@ -70,7 +76,9 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-async def _train(config: "TrainConfig", console: "Progress") -> dict[str, Any]:
+async def _train(
+    config: "TrainConfig", console: "Progress", engine: "PreparedEngine | None"
+) -> dict[str, Any]:
     """The run; Ctrl-C once lets what is in flight end and keeps the weights, twice stops it at once."""
     from termrl.api import train
     from termrl.learn.stop import Stop
@@ -86,7 +94,7 @@ async def _train(config: "TrainConfig", console: "Progress") -> dict[str, Any]:
         console.note("Ending what is in flight, then keeping the weights. Ctrl-C again stops now, resumably.")
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
-    return await train(config, progress=console, stop=stop)
+    return await train(config, progress=console, stop=stop, engine=engine)
 
 
 def _dry_run(config: "TrainConfig", console: "Progress") -> int:

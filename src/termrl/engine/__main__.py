@@ -1,7 +1,8 @@
 """The engine as a process of its own: `python -m termrl.engine`.
 
-The key comes from the environment. Once it listens it prints one line of JSON with its port; with
---with-parent it ends when its standard input does, that is with the process that started it.
+The key comes from the environment. Once it listens it prints one line of JSON with its port. With --when-told
+it imports what it needs and waits for its arguments, one line of JSON on its standard input; it ends when
+that input does, that is with the process that started it.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ def main() -> None:
     parser.add_argument("--model", action="append", required=True)
     parser.add_argument("--state-dir", type=Path, required=True)
     parser.add_argument("--cache-dir", type=Path)
-    parser.add_argument("--with-parent", action="store_true")
     parser.add_argument("--durable", action="store_true", help="keep a journal and go on after a kill")
     parser.add_argument("--tensor-parallel", type=int, default=1, help="devices that share one model")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    arguments = parser.parse_args()
-    if arguments.with_parent:
+    when_told = sys.argv[1:] == ["--when-told"]
+    arguments = parser.parse_args(_told() if when_told else None)
+    if when_told:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
@@ -69,6 +70,21 @@ def main() -> None:
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def _told() -> list[str]:
+    """The arguments, once somebody sends them; from then on what is said goes into the log that is named."""
+    import termrl.engine.server  # noqa: F401
+
+    line = b""
+    while not line.endswith(b"\n"):
+        if not (more := os.read(0, 65536)):
+            os._exit(0)
+        line += more
+    told = json.loads(line)
+    with open(told["log"], "ab") as log:
+        os.dup2(log.fileno(), 2)
+    return list(told["arguments"])
 
 
 def _end_with_parent() -> None:

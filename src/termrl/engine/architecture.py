@@ -84,6 +84,10 @@ class LlamaConfig:
         layer = self.hidden_size * (width + 3 * self.intermediate_size)
         return self.num_hidden_layers * layer + self.vocab_size * self.hidden_size
 
+    @property
+    def is_small(self) -> bool:
+        return self.parameters <= SMALL_PARAMETERS
+
     def rope_frequencies(self) -> list[float]:
         half = self.head_size // 2
         plain = [self.rope_theta ** (-i / half) for i in range(half)]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from termrl.engine.architecture import SMALL_PARAMETERS, LlamaConfig
+from termrl.engine.architecture import LlamaConfig
 from termrl.engine.catalog import PACKAGED
 from termrl.errors import UserError
 
@@ -46,7 +46,7 @@ def is_small(model: str) -> bool:
         config = LlamaConfig.from_hf(json.loads((directory / "config.json").read_text()))
     except (OSError, ValueError, UserError):
         return False
-    return config.parameters <= SMALL_PARAMETERS
+    return config.is_small
 
 
 def _keep_freed_memory() -> None:

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from termrl.engine.architecture import SMALL_PARAMETERS, LlamaConfig
+from termrl.engine.architecture import LlamaConfig
+from termrl.engine.choosing import Choice, pick, row_sum
 from termrl.engine.llama import Layers, Params, product, qkv_biases, rope_tables, rotate, unembed_matrix
 
 DECODE_CHUNK = 8
-MAX_STOP_IDS = 16
-_CDF_BLOCK = 64
 
 
 class SamplerLayer(NamedTuple):
@@ -52,20 +52,8 @@ class SamplerWeights(NamedTuple):
 class Cache(NamedTuple):
     """Keys [B, K, E, S] and values [B, K, S, E] of every layer."""
 
-    keys: tuple[Array, ...]
-    values: tuple[Array, ...]
-
-
-class Choice(NamedTuple):
-    """How each row picks its tokens; `uniform_B_C` holds one number in [0, 1) for every step."""
-
-    uniform_B_C: Any
-    temperature_B: Any
-    top_k_B: Any
-    top_p_B: Any
-    filtered: Any
-    stop_ids_B_I: Any
-    limit_B: Any
+    keys: tuple[Any, ...]
+    values: tuple[Any, ...]
 
 
 class Decoded(NamedTuple):
@@ -98,11 +86,11 @@ def sampler_weights(params: Params, config: LlamaConfig) -> SamplerWeights:
 
 
 def _laid_out(weight_I_O: Array, config: LlamaConfig) -> Array:
-    return weight_I_O if config.parameters <= SMALL_PARAMETERS else weight_I_O.T
+    return weight_I_O if config.is_small else weight_I_O.T
 
 
 def _wide_product(x: Array, weight: Array, config: LlamaConfig) -> Array:
-    return product(x, weight if config.parameters <= SMALL_PARAMETERS else weight.T)
+    return product(x, weight if config.is_small else weight.T)
 
 
 def _joined_bias(layers: Layers, i: int) -> Array | None:
@@ -114,19 +102,13 @@ def empty_cache(config: LlamaConfig, rows: int, positions: int) -> Cache:
     groups, size = config.num_key_value_heads, config.head_size
     layers = range(config.num_hidden_layers)
     return Cache(
-        tuple(jnp.zeros((rows, groups, size, positions)) for _ in layers),
-        tuple(jnp.zeros((rows, groups, positions, size)) for _ in layers),
+        tuple(np.zeros((rows, groups, size, positions), np.float32) for _ in layers),
+        tuple(np.zeros((rows, groups, positions, size), np.float32) for _ in layers),
     )
 
 
-def _row_sum(x: Array) -> Array:
-    """The sum over the last axis, as a matrix product: XLA's own sum changes its order with the rows."""
-    ones = jnp.ones((x.shape[-1], 1))
-    return (x.reshape(-1, x.shape[-1]) @ ones).reshape(*x.shape[:-1], 1)
-
-
 def _norm(x: Array, weight: Array, config: LlamaConfig) -> Array:
-    return x * jax.lax.rsqrt(_row_sum(x * x) / x.shape[-1] + config.rms_norm_eps) * weight
+    return x * jax.lax.rsqrt(row_sum(x * x) / x.shape[-1] + config.rms_norm_eps) * weight
 
 
 def _project(x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin: Array) -> tuple[Array, ...]:
@@ -205,7 +187,7 @@ def _attend(
     new_scores = jnp.where(recent, jnp.einsum("bkqe,bkes->bkqs", q_B_K_Q_E, new_keys), -jnp.inf)
     top = jnp.maximum(old_scores.max(-1, keepdims=True), new_scores.max(-1, keepdims=True))
     old_weight, new_weight = jnp.exp(old_scores - top), jnp.exp(new_scores - top)
-    total = _row_sum(old_weight) + _row_sum(new_weight)
+    total = row_sum(old_weight) + row_sum(new_weight)
     mixed = jnp.einsum("bkqs,bkse->bkqe", old_weight, old_values)
     return (mixed + jnp.einsum("bkqs,bkse->bkqe", new_weight, new_values)) / total
 
@@ -260,7 +242,7 @@ def decode_chunk(
             mixed = _attend(q, cache.keys[n], cache.values[n], seen, k_new, v_new, recent)
             x = _finish_layer(x, mixed.reshape(rows, -1, 1, size), layer, config)
         hidden = _norm(x[:, 0], weights.final_norm, config)
-        picked, logprob = _pick(_wide_product(hidden, weights.unembed, config), choice, i)
+        picked, logprob = pick(_wide_product(hidden, weights.unembed, config), choice, i)
         running = ~decoded.stopped_B & (decoded.count_B < choice.limit_B)
         stops = (picked[:, None] == choice.stop_ids_B_I).any(axis=1)
         decoded = Decoded(
@@ -301,54 +283,3 @@ def decode_chunk(
         tuple(join(old, new, 2) for old, new in zip(cache.keys, fresh.keys, strict=True)),
         tuple(join(old, new, 1) for old, new in zip(cache.values, fresh.values, strict=True)),
     )
-
-
-def _pick(logits_B_V: Array, choice: Choice, i: Array) -> tuple[Array, Array]:
-    """One token a row by inverse CDF, with the log-probability the model gives it at temperature 1."""
-    greedy = choice.temperature_B <= 0
-    scaled = logits_B_V / jnp.where(greedy, 1.0, choice.temperature_B)[:, None]
-    scaled = jax.lax.cond(choice.filtered, _filter, lambda x, _: x, scaled, choice)
-    weight = jnp.exp(scaled - scaled.max(axis=-1, keepdims=True))
-    uniform = jax.lax.dynamic_slice_in_dim(choice.uniform_B_C, i, 1, axis=1)[:, 0]
-    drawn = inverse_cdf(weight, uniform)
-    token = jnp.where(greedy, jnp.argmax(logits_B_V, axis=-1), drawn).astype(jnp.int32)
-    chosen = jnp.take_along_axis(logits_B_V, token[:, None], axis=1)[:, 0]
-    top = logits_B_V.max(axis=-1)
-    return token, chosen - top - jnp.log(_row_sum(jnp.exp(logits_B_V - top[:, None]))[:, 0])
-
-
-def inverse_cdf(weight_B_V: Array, uniform_B: Array) -> Array:
-    """The first index whose running sum exceeds `uniform` of the whole: a block, then a place in it."""
-    rows, vocab = weight_B_V.shape
-    padded = jnp.pad(weight_B_V, ((0, 0), (0, -vocab % _CDF_BLOCK)))
-    blocks = padded.reshape(rows, -1, _CDF_BLOCK)
-    block_sum = _running_sum(_row_sum(blocks)[..., 0])
-    target = uniform_B * block_sum[:, -1]
-    # A rounding error at the far end must not point behind the last block or at a token of weight zero.
-    block = jnp.minimum((block_sum <= target[:, None]).sum(axis=-1), block_sum.shape[1] - 1)
-    before = jnp.where(block > 0, jnp.take_along_axis(block_sum, (block - 1)[:, None], axis=1)[:, 0], 0.0)
-    inside = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
-    running = _running_sum(inside)
-    place = (running <= (target - before)[:, None]).sum(axis=-1)
-    last = _CDF_BLOCK - 1 - jnp.argmax((inside > 0)[:, ::-1], axis=-1)
-    return block * _CDF_BLOCK + jnp.minimum(place, last)
-
-
-def _running_sum(x: Array) -> Array:
-    size = x.shape[-1]
-    return x @ jnp.triu(jnp.ones((size, size)))
-
-
-def _filter(scaled_B_V: Array, choice: Choice) -> Array:
-    """Keeps the top k and the smallest set of top tokens whose probability reaches top p."""
-    ordered = jnp.sort(scaled_B_V, axis=-1)[:, ::-1]
-    vocab = scaled_B_V.shape[1]
-    top_k = choice.top_k_B
-    kept = jnp.where(top_k > 0, jnp.minimum(top_k, vocab), vocab)
-    kth = jnp.take_along_axis(ordered, (kept - 1)[:, None], axis=1)
-    ordered = jnp.where(ordered >= kth, ordered, -jnp.inf)
-    probability = jax.nn.softmax(ordered, axis=-1)
-    before = jnp.cumsum(probability, axis=-1) - probability
-    inside = (before < choice.top_p_B[:, None]).sum(axis=-1)
-    last = jnp.take_along_axis(ordered, jnp.maximum(inside - 1, 0)[:, None], axis=1)
-    return jnp.where(scaled_B_V >= jnp.maximum(kth, last), scaled_B_V, -jnp.inf)

@@ -15,12 +15,13 @@ from typing import Any
 from aiohttp import web
 
 from termrl.engine.checkpoints import KINDS, CheckpointInfo, CheckpointPath
-from termrl.engine.core import Engine, UnknownModel
+from termrl.engine.core import Engine
 from termrl.engine.downloads import checkpoint_path
+from termrl.engine.fields import MalformedRequest
 from termrl.engine.promises import read_fields
 from termrl.engine.requests import Unsupported, read_ttl
+from termrl.engine.sampling import UnknownModel
 from termrl.engine.session_calls import Sessions
-from termrl.engine.wire import MalformedRequest
 
 Do = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -72,7 +73,7 @@ class Listings:
 
     async def _sampler(self, request: web.Request) -> web.Response:
         sampler_id = request.match_info["sampler_id"]
-        session = await self._do(lambda: self._engine.session(sampler_id))
+        session = await self._do(lambda: self._engine.sampling.session(sampler_id))
         # The SDK opens a sampler's tokenizer by this name, so it has to be the directory.
         answer = {"sampler_id": sampler_id, "base_model": session.base.tokenizer_id}
         return web.json_response(answer | {"model_path": session.path and str(session.path)})

@@ -2,9 +2,10 @@
 
 Layers are stacked on axis 0 and run by `lax.scan`. Matrices are stored [in, out], in float32 or bfloat16;
 norms, attention and logits compute in float32. Biases on q, k, v (Qwen2) and norms of q and k (Qwen3) are
-None where a model has none. Rotary embedding is Hugging Face's half-rotation. Sequences are right-padded:
-attention is causal, so padding never reaches a real token and needs no mask. Axis names: B batch, T time, D
-hidden, F intermediate, H heads, K key/value heads, E head size, V vocabulary, L layers, N flattened tokens.
+None where a model has none. Rotary embedding is Hugging Face's half-rotation. A row holds one sequence, or
+several one after the other, told apart by the place where each starts; what pads a row stands at its end:
+attention is causal, so padding never reaches a real token. Axis names: B batch, T time, D hidden, F
+intermediate, H heads, K key/value heads, E head size, V vocabulary, L layers, N flattened tokens.
 """
 
 from __future__ import annotations
@@ -167,45 +168,60 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
     return x * cos + jnp.concatenate([-second, first], axis=-1) * sin
 
 
-def _attend_block(q_B_K_GQ_E: Array, k_B_K_S_E: Array, v_B_K_S_E: Array, start: int, queries: int) -> Array:
+def _attend_block(
+    q_B_K_GQ_E: Array, k_B_K_S_E: Array, v_B_K_S_E: Array, start_B_Q: Array | None, first: int, queries: int
+) -> Array:
     scores = jnp.einsum("bkqe,bkse->bkqs", q_B_K_GQ_E, k_B_K_S_E)
-    row = start + jnp.arange(q_B_K_GQ_E.shape[2]) % queries
-    causal = jnp.arange(k_B_K_S_E.shape[2])[None, :] <= row[:, None]
-    weights = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf), axis=-1)
+    rows, keys = q_B_K_GQ_E.shape[2], jnp.arange(k_B_K_S_E.shape[2])
+    seen = keys[None, :] <= (first + jnp.arange(rows) % queries)[:, None]
+    if start_B_Q is not None:
+        start = jnp.tile(start_B_Q, (1, rows // queries))
+        seen = (seen & (keys >= start[:, :, None]))[:, None]
+    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
     return jnp.einsum("bkqs,bkse->bkqe", weights, v_B_K_S_E)
 
 
-def causal_attention(q_B_H_T_E: Array, k_B_K_T_E: Array, v_B_K_T_E: Array) -> Array:
+def causal_attention(
+    q_B_H_T_E: Array, k_B_K_T_E: Array, v_B_K_T_E: Array, start_B_T: Array | None = None
+) -> Array:
     """Grouped-query attention in blocks of queries, each against its own prefix of keys.
 
     The blocks skip the upper triangle and are recomputed in the backward pass, so that no [T, T] matrix of
-    scores outlives its block.
+    scores outlives its block. With `start_B_T` a token sees no key before its own sequence's first.
     """
     batch, heads, time, size = q_B_H_T_E.shape
     groups = k_B_K_T_E.shape[1]
     q = q_B_H_T_E.reshape(batch, groups, heads // groups, time, size) * (1.0 / math.sqrt(size))
     attend = _attend_block
     if time > ATTENTION_BLOCK:
-        attend = jax.checkpoint(_attend_block, static_argnums=(3, 4))
+        attend = jax.checkpoint(_attend_block, static_argnums=(4, 5))
     blocks = []
-    for start in range(0, time, ATTENTION_BLOCK):
-        end = min(start + ATTENTION_BLOCK, time)
-        block = q[:, :, :, start:end].reshape(batch, groups, -1, size)
-        out = attend(block, k_B_K_T_E[:, :, :end], v_B_K_T_E[:, :, :end], start, end - start)
-        blocks.append(out.reshape(batch, heads, end - start, size))
+    for first in range(0, time, ATTENTION_BLOCK):
+        end = min(first + ATTENTION_BLOCK, time)
+        block = q[:, :, :, first:end].reshape(batch, groups, -1, size)
+        start = None if start_B_T is None else start_B_T[:, first:end]
+        out = attend(block, k_B_K_T_E[:, :, :end], v_B_K_T_E[:, :, :end], start, first, end - first)
+        blocks.append(out.reshape(batch, heads, end - first, size))
     return jnp.concatenate(blocks, axis=2)
 
 
 def hidden_states(
-    params: Params, config: LlamaConfig, tokens_B_T: Array, adapter: Adapter | None = None
+    params: Params,
+    config: LlamaConfig,
+    tokens_B_T: Array,
+    adapter: Adapter | None = None,
+    start_B_T: Array | None = None,
 ) -> Array:
     """The normalised last hidden state of every position, [B, T, D].
 
-    With an adapter, the weights are frozen and what a layer computed is recomputed in the backward pass, but
-    for the products with weights; of long sequences, those too.
+    `start_B_T` says where in its row a token's sequence starts; without it a row is one sequence. With an
+    adapter, the weights are frozen and what a layer computed is recomputed in the backward pass, but for the
+    products with weights; of long sequences, those too.
     """
     batch, time = tokens_B_T.shape
     cos, sin = rope_tables(config, jnp.arange(time))
+    if start_B_T is not None:
+        cos, sin = (table[:, None] for table in rope_tables(config, jnp.arange(time) - start_B_T))
 
     def heads(x: Array, count: int) -> Array:
         return x.reshape(batch, time, count, config.head_size).transpose(0, 2, 1, 3)
@@ -228,7 +244,7 @@ def hidden_states(
             q = rms_norm(q, layer.q_norm, config.rms_norm_eps)
             k = rms_norm(k, layer.k_norm, config.rms_norm_eps)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        mixed = causal_attention(q, k, heads(v, config.num_key_value_heads))
+        mixed = causal_attention(q, k, heads(v, config.num_key_value_heads), start_B_T)
         mixed = mixed.transpose(0, 2, 1, 3).reshape(batch * time, -1)
         if pairs is None:
             x = x + linear(mixed, layer.o)
@@ -294,9 +310,10 @@ def target_logprobs(
     tokens_B_T: Array,
     targets_B_T: Array,
     adapter: Adapter | None = None,
+    start_B_T: Array | None = None,
 ) -> Array:
-    """log p(targets[b, t] | tokens[b, :t + 1]), [B, T]; [B, T, K] for K targets a position."""
-    hidden = hidden_states(params, config, tokens_B_T, adapter)
+    """log p(targets[b, t] | tokens[b, start : t + 1]), [B, T]; [B, T, K] for K targets a position."""
+    hidden = hidden_states(params, config, tokens_B_T, adapter, start_B_T)
     rows = tokens_B_T.size
     flat = token_logprobs(
         unembed_matrix(params),

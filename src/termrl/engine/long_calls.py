@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from termrl.engine.fields import Fields
 from termrl.engine.futures import Identity, Pending
-from termrl.engine.wire import Fields
 
 
 @dataclass(frozen=True)

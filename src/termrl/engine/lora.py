@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from termrl.engine.architecture import SMALL_PARAMETERS, LlamaConfig
+from termrl.engine.architecture import LlamaConfig
 from termrl.engine.llama import Layers, Params, unembed_matrix
 
 DEFAULT_ALPHA = 32.0
@@ -77,7 +77,7 @@ def init_lora(config: LlamaConfig, params: Params, spec: LoraSpec, seed: int) ->
 
 def merges_first(config: LlamaConfig, lora: Lora) -> bool:
     """Whether training computes with merged weights."""
-    return config.parameters <= SMALL_PARAMETERS or any("w" in pair for pair in lora.values())
+    return config.is_small or any("w" in pair for pair in lora.values())
 
 
 def scaled(lora: Lora, alpha: float | Array) -> Lora:

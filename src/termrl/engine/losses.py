@@ -71,6 +71,8 @@ class TokenInputs(NamedTuple):
     high: Array
     mask: Array
     """The tokens whose ratios make up gspo's sequence ratio."""
+    start: Array
+    """Where in its row a token's sequence starts."""
 
 
 def find_loss(name: str) -> Loss:
@@ -110,7 +112,7 @@ def read_settings(name: str, settings: Mapping[str, float | str]) -> LossSetting
 
 def token_loss(index: Array, logprobs: Array, inputs: TokenInputs, coefficient: Array) -> Array:
     """The cost of every token, [B, T]."""
-    weights, sampled, low, high, mask = inputs
+    weights, sampled, low, high, mask, start = inputs
     idle = weights == 0
     # Masked before the exponential too: an overflow there would make the gradient of a masked token NaN.
     gap = jnp.where(idle, 0.0, logprobs - sampled)
@@ -136,8 +138,8 @@ def token_loss(index: Array, logprobs: Array, inputs: TokenInputs, coefficient: 
 
     def gspo() -> Array:
         inside = mask != 0
-        total = jnp.where(inside, logprobs - sampled, 0.0).sum(axis=-1, keepdims=True)
-        mean = total / jnp.maximum(inside.sum(axis=-1, keepdims=True), 1)
+        total = _sequence_sum(jnp.where(inside, logprobs - sampled, 0.0), start)
+        mean = total / jnp.maximum(_sequence_sum(inside.astype(jnp.float32), start), 1)
         own = logprobs - jax.lax.stop_gradient(logprobs)
         return clipped(jnp.exp(jnp.where(idle, 0.0, jax.lax.stop_gradient(mean) + own)))
 
@@ -147,3 +149,14 @@ def token_loss(index: Array, logprobs: Array, inputs: TokenInputs, coefficient: 
     branches = (cross_entropy, importance_sampling, ppo, cispo, dro, gspo, stable_reinforce)
     cost: Array = jax.lax.switch(index, branches)
     return cost
+
+
+def _sequence_sum(value_B_T: Array, start_B_T: Array) -> Array:
+    """For every token the sum over its own sequence."""
+
+    def row(value_T: Array, start_T: Array) -> Array:
+        sums = jnp.zeros_like(value_T).at[start_T].add(value_T)
+        found: Array = sums[start_T]
+        return found
+
+    return jax.vmap(row)(jax.lax.stop_gradient(value_B_T), start_B_T)

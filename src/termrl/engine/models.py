@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
@@ -16,6 +16,7 @@ from termrl.engine.architecture import LlamaConfig
 from termrl.engine.catalog import resolve_model
 from termrl.engine.llama import Params
 from termrl.engine.mesh import make_mesh, place_params
+from termrl.engine.programs import Programs
 from termrl.engine.weights import load_model
 
 _log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class BaseModel:
     params: Params
     mesh: Mesh | None = None
     """The devices its weights are spread over, where there are several."""
+    programs: Programs = field(default_factory=Programs, repr=False, compare=False)
 
     @property
     def tokenizer_id(self) -> str:

@@ -11,13 +11,14 @@ from collections import OrderedDict
 
 import numpy as np
 
+from termrl.engine.architecture import LlamaConfig
 from termrl.engine.decoding import Block
 
 
 class PrefixStore:
     def __init__(self, budget_bytes: int) -> None:
         self._budget = budget_bytes
-        self._held = 0
+        self.held_bytes = 0
         self._blocks: OrderedDict[bytes, Block] = OrderedDict()
 
     def get(self, key: bytes) -> Block | None:
@@ -30,10 +31,10 @@ class PrefixStore:
         if key in self._blocks:
             return
         self._blocks[key] = block
-        self._held += block.keys.nbytes + block.values.nbytes
-        while self._held > self._budget and len(self._blocks) > 1:
+        self.held_bytes += block.keys.nbytes + block.values.nbytes
+        while self.held_bytes > self._budget and len(self._blocks) > 1:
             _, old = self._blocks.popitem(last=False)
-            self._held -= old.keys.nbytes + old.values.nbytes
+            self.held_bytes -= old.keys.nbytes + old.values.nbytes
 
 
 def block_keys(tokens: np.ndarray, block: int) -> list[bytes]:
@@ -46,3 +47,25 @@ def block_keys(tokens: np.ndarray, block: int) -> list[bytes]:
         digest.update(raw[start : start + width])
         keys.append(digest.digest())
     return keys
+
+
+def blank_block(config: LlamaConfig, positions: int, rows: int) -> Block:
+    lead = (config.num_hidden_layers, rows, config.num_key_value_heads)
+    return Block(
+        np.zeros((*lead, config.head_size, positions), np.float32),
+        np.zeros((*lead, positions, config.head_size), np.float32),
+    )
+
+
+def row_of(block: Block, row: int) -> Block:
+    return Block(block.keys[:, row], block.values[:, row])
+
+
+def fill(past: Block, blocks: list[Block]) -> None:
+    """Lays blocks one after the other into the positions of one row."""
+    for i, block in enumerate(blocks):
+        size = block.keys.shape[-1]
+        span = slice(i * size, (i + 1) * size)
+        width = past.keys[..., span].shape[-1]
+        past.keys[..., span] = block.keys[..., :width]
+        past.values[..., span, :] = block.values[..., :width, :]

@@ -1,7 +1,8 @@
 """The embedded engine as a child process: started, waited for, watched, ended.
 
 It listens on loopback at a free port with a key of its own, and it never outlives the process that started
-it: it ends when the pipe to its standard input closes.
+it: it ends when the pipe to its standard input closes. Its modules take seconds to import, so a process can
+be prepared while the one that will need it is still busy with its own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import asyncio
 import contextlib
 import json
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -33,21 +36,85 @@ class EngineStartError(UserError):
     """The engine's process did not come up."""
 
 
+class PreparedEngine:
+    """A process that imports what an engine needs, then waits to be told what to serve."""
+
+    def __init__(self) -> None:
+        self.api_key = new_api_key()
+        self._first_words = tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "termrl.engine", "--when-told"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._first_words,
+            env=os.environ | {KEY_VARIABLE: self.api_key},
+            # A group of its own: an interrupt typed at the terminal reaches the run, which ends the engine.
+            process_group=0,
+        )
+
+    async def serve(self, arguments: Sequence[str], log_path: Path) -> int:
+        """Tells it what to serve and where to log; gives the port once it listens."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        told = json.dumps({"arguments": list(arguments), "log": str(log_path.absolute())})
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(told.encode() + b"\n")
+            self.process.stdin.flush()
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                line = await asyncio.to_thread(self.process.stdout.readline)
+        except TimeoutError:
+            raise EngineStartError(
+                f"The engine did not answer within {START_SECONDS:.0f} seconds; its log is {log_path}."
+            ) from None
+        if not line:
+            code = await asyncio.to_thread(self.process.wait)
+            raise EngineStartError(
+                f"The engine did not start (exit code {code}): {self._early()}{_tail(log_path)}"
+            )
+        return int(json.loads(line)["port"])
+
+    async def end(self) -> None:
+        self.process.terminate()
+        try:
+            await asyncio.to_thread(self.process.wait, END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            await asyncio.to_thread(self.process.wait)
+        self._close()
+
+    def abandon(self) -> None:
+        """Ends one that was never needed; nothing is lost with it."""
+        self.process.kill()
+        self.process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        for stream in (self.process.stdin, self.process.stdout, self._first_words):
+            if stream is not None:
+                stream.close()
+
+    def _early(self) -> str:
+        self._first_words.seek(0)
+        return self._first_words.read().decode(errors="replace")
+
+
 @dataclass(frozen=True)
 class EngineHandle:
     base_url: str
     api_key: str = field(repr=False)
     pid: int
     log_path: Path
-    _process: asyncio.subprocess.Process = field(repr=False)
+    _process: subprocess.Popen[bytes] = field(repr=False)
 
     @property
     def running(self) -> bool:
-        return self._process.returncode is None
+        return self._process.poll() is None
 
     async def wait(self) -> NoReturn:
         """Returns never: raises `EngineDied` when the process ends."""
-        await self._process.wait()
+        await asyncio.to_thread(self._process.wait)
         raise EngineDied(self._obituary())
 
     def _obituary(self) -> str:
@@ -64,22 +131,22 @@ async def start_engine(
     models: Sequence[str] = ("termrl/tiny",),
     log_path: Path,
     cache_dir: Path | None = None,
+    prepared: PreparedEngine | None = None,
 ) -> AsyncIterator[EngineHandle]:
-    """An engine for as long as the context lasts.
+    """An engine for as long as the context lasts, in the process that was prepared for it if there is one.
 
     If the engine has died when the context is left by an exception, `EngineDied` is raised from that.
     """
-    command = [sys.executable, "-m", "termrl.engine", "--with-parent", "--state-dir", str(state_dir)]
+    arguments = ["--state-dir", str(state_dir)]
     for name in models:
-        command += ["--model", name]
+        arguments += ["--model", name]
     if cache_dir is not None:
-        command += ["--cache-dir", str(cache_dir)]
-    api_key = new_api_key()
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    process = await _spawn(command, api_key, log_path)
+        arguments += ["--cache-dir", str(cache_dir)]
+    engine = prepared or PreparedEngine()
+    process = engine.process
     try:
-        port = await _wait_until_ready(process, log_path)
-        handle = EngineHandle(f"http://127.0.0.1:{port}", api_key, process.pid, log_path, process)
+        port = await engine.serve(arguments, log_path)
+        handle = EngineHandle(f"http://127.0.0.1:{port}", engine.api_key, process.pid, log_path, process)
         try:
             yield handle
         except Exception as error:
@@ -87,49 +154,7 @@ async def start_engine(
                 raise EngineDied(handle._obituary()) from error
             raise
     finally:
-        await _end(process)
-
-
-async def _spawn(command: Sequence[str], api_key: str, log_path: Path) -> asyncio.subprocess.Process:
-    with log_path.open("ab") as log:
-        return await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=log,
-            env=os.environ | {KEY_VARIABLE: api_key},
-            # A group of its own: an interrupt typed at the terminal reaches the run, which ends the engine.
-            process_group=0,
-        )
-
-
-async def _wait_until_ready(process: asyncio.subprocess.Process, log_path: Path) -> int:
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(START_SECONDS):
-            line = await process.stdout.readline()
-    except TimeoutError:
-        raise EngineStartError(
-            f"The engine did not answer within {START_SECONDS:.0f} seconds; its log is {log_path}."
-        ) from None
-    if not line:
-        code = await process.wait()
-        raise EngineStartError(f"The engine did not start (exit code {code}): {_tail(log_path)}")
-    return int(json.loads(line)["port"])
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-    try:
-        async with asyncio.timeout(END_SECONDS):
-            await process.wait()
-    except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        await engine.end()
 
 
 def _tail(log_path: Path) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 from aiohttp import web
 
+from termrl.engine.fields import Fields, MalformedRequest
 from termrl.engine.futures import Futures, Pending, Result
-from termrl.engine.wire import Fields, MalformedRequest
 from termrl.engine.worker import Job, Worker
 from termrl.errors import UserError
 

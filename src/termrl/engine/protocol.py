@@ -12,6 +12,7 @@ import contextlib
 import hmac
 import logging
 import socket
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,23 +21,25 @@ from aiohttp import web
 
 from termrl.engine.catalog import check_model
 from termrl.engine.checkpoints import CheckpointMissing
-from termrl.engine.core import Engine, UnknownModel
+from termrl.engine.core import Engine
 from termrl.engine.downloads import Downloads
+from termrl.engine.fields import MalformedRequest
 from termrl.engine.futures import Futures, Result
 from termrl.engine.journal import Journal
 from termrl.engine.keys import KEY_PREFIX
 from termrl.engine.listings import Listings
 from termrl.engine.long_calls import LongCall
 from termrl.engine.promises import Promises, error_response, read_fields
+from termrl.engine.sampling import UnknownModel
 from termrl.engine.sampling_calls import SamplingCalls
 from termrl.engine.session_calls import Sessions
 from termrl.engine.training_calls import TrainingCalls
-from termrl.engine.wire import MalformedRequest
 from termrl.engine.worker import Worker
 from termrl.errors import UserError
 
 API = "/api/v1"
 LONG_POLL_SECONDS = 30.0
+COMPILATION_POLL_SECONDS = 5.0
 MAX_BODY_BYTES = 256 << 20
 
 _log = logging.getLogger(__name__)
@@ -112,7 +115,7 @@ class EngineServer:
         """After a kill: brings sampling sessions and training clients back and takes up what was not done."""
         if self._journal is None:
             return
-        await self._promises.do(self._engine.restore_samplers)
+        await self._promises.do(self._engine.sampling.restore)
         saved = await self._promises.do(self._engine.restore_trainers)
         futures = self._promises.futures
         for entry in self._journal.requests():
@@ -185,13 +188,25 @@ class EngineServer:
     async def _retrieve_future(self, request: web.Request) -> web.Response:
         request_id = read_fields(await request.read()).text("request_id")
         try:
-            result = await self._promises.futures.fetch(request_id, LONG_POLL_SECONDS)
+            result, compiling = await self._wait_for(request_id)
         except KeyError:
             return error_response(404, f"There is no request {request_id!r}, or it was fetched long ago.")
         if result is None:
             body = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
+            if compiling is not None:
+                # The SDK logs this for the user, once a minute.
+                body |= {"queue_state": "paused_capacity", "queue_state_reason": f"the engine is {compiling}"}
             return web.json_response(body, status=408)
         return web.Response(body=result.body, content_type=result.content_type)
+
+    async def _wait_for(self, request_id: str) -> tuple[Result | None, str | None]:
+        """A result, if it comes within a long poll; cut short where there is a compilation to tell of."""
+        end = time.monotonic() + LONG_POLL_SECONDS
+        while True:
+            result = await self._promises.futures.fetch(request_id, COMPILATION_POLL_SECONDS)
+            compiling = self._engine.compiling
+            if result is not None or compiling is not None or time.monotonic() > end:
+                return result, compiling
 
     async def _cancel_future(self, request: web.Request) -> web.Response:
         self._promises.futures.cancel(read_fields(await request.read()).text("request_id"))

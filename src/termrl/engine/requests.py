@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from termrl.engine.adam import AdamSettings
-from termrl.engine.decoding import MAX_STOP_IDS
+from termrl.engine.choosing import MAX_STOP_IDS
+from termrl.engine.fields import Fields, MalformedRequest
 from termrl.engine.lora import DEFAULT_ALPHA, LoraSpec
-from termrl.engine.sampler import SamplingSettings
 from termrl.engine.scoring import Extras
-from termrl.engine.wire import Fields, MalformedRequest
+from termrl.engine.sequences import SamplingSettings
 from termrl.errors import UserError
 
 MAX_SAMPLES = 1024

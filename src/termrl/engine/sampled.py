@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from termrl.engine.sampler import Answer
+from termrl.engine.sequences import Answer
 
 EMPTY_LOGPROB = -99999.0
 """What the protocol writes where a position has no top tokens."""

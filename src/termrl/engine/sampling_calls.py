@@ -7,14 +7,18 @@ from typing import Any
 
 from aiohttp import web
 
-from termrl.engine.core import Engine, SampleJob
+from termrl.engine.core import Engine
+from termrl.engine.fields import Fields, MalformedRequest
 from termrl.engine.futures import Identity, Pending, Result
 from termrl.engine.long_calls import LongCall, session_of
 from termrl.engine.promises import Promises, read_fields
 from termrl.engine.requests import MAX_SAMPLES, read_extras, read_sampling, refuse_unsupported
+from termrl.engine.results import write_sample_result
 from termrl.engine.sampled import Sampled
+from termrl.engine.sampling import SampleJob
+from termrl.engine.schema import PROTOBUF
 from termrl.engine.session_calls import Sessions
-from termrl.engine.wire import PROTOBUF, Fields, MalformedRequest, read_prompt, write_sample_result
+from termrl.engine.wire import read_prompt
 from termrl.errors import UserError
 
 
@@ -35,9 +39,7 @@ class SamplingCalls:
         owner = self._sessions.known(fields.text("session_id"))
         session_id = f"{owner}:sample:{fields.integer('sampling_session_seq_id')}"
         base_model, model_path = fields.optional_text("base_model"), fields.optional_text("model_path")
-        await self._promises.do(
-            lambda: self._engine.create_sampling_session(session_id, base_model, model_path)
-        )
+        await self._promises.do(lambda: self._engine.sampling.create(session_id, base_model, model_path))
         return web.json_response({"type": "create_sampling_session", "sampling_session_id": session_id})
 
     def _sample(self, body: bytes, pending: Pending) -> None:
@@ -50,7 +52,7 @@ class SamplingCalls:
             self._promises.fail(pending, error)
 
         def work() -> None:
-            self._engine.sample(_read_job(fields, pending), finish, fail)
+            self._engine.sampling.sample(_read_job(fields, pending), finish, fail)
 
         # Its answer comes through `finish`, when the sampler is done with it.
         self._promises.run(work, fail)

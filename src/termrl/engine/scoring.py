@@ -17,7 +17,7 @@ from jax import Array
 
 from termrl.engine.architecture import LlamaConfig
 from termrl.engine.batches import bucket_length
-from termrl.engine.decoding import inverse_cdf
+from termrl.engine.choosing import inverse_cdf
 from termrl.engine.llama import Params, hidden_states, product, unembed_matrix
 
 _ROWS = 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def serve(
 
     Started again on the same state directory it has the same key and goes on with what it was doing.
     """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     set_up_jax(state_dir / "cache", models)
     if api_key is None and not is_loopback(host):
         raise ServeError(f"Serving on {host} needs a key of your own: pass api_key=tml-… (any long secret).")

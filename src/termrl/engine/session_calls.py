@@ -16,9 +16,10 @@ from typing import Any
 
 from aiohttp import web
 
-from termrl.engine.core import Engine, UnknownModel
+from termrl.engine.core import Engine
 from termrl.engine.journal import Journal
 from termrl.engine.promises import Promises, error_response, read_fields
+from termrl.engine.sampling import UnknownModel
 
 SESSION_SECONDS = 1800.0
 """How long a session lives without a heartbeat; the SDK sends one every ten seconds."""

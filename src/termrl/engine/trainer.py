@@ -7,26 +7,23 @@ between; nothing of a pass that fails reaches the gradients.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from termrl.engine.adam import AdamSettings, AdamState, adam_step, global_norm, init_adam
-from termrl.engine.architecture import SMALL_PARAMETERS, LlamaConfig
-from termrl.engine.batches import plan
-from termrl.engine.llama import Params, target_logprobs
-from termrl.engine.lora import Lora, LoraSpec, init_lora, merge, merges_first, scaled
-from termrl.engine.losses import LossSettings, TokenInputs, find_loss, read_settings, token_loss
+from termrl.engine.batches import Batch, plan
+from termrl.engine.llama import Params
+from termrl.engine.lora import Lora, LoraSpec, init_lora
+from termrl.engine.losses import find_loss, read_settings
 from termrl.engine.mesh import place_batch
 from termrl.engine.models import BaseModel
+from termrl.engine.passes import Pass, backward_pass, forward_pass, merged
+from termrl.engine.rows import Datum, lay_out, widen
 from termrl.errors import UserError
 
 
@@ -39,70 +36,10 @@ class GradientError(UserError):
 
 
 @dataclass(frozen=True)
-class Datum:
-    """One sequence to train on, with a value a token in every column.
-
-    `weights` are cross_entropy's weights or the advantages, `sampled` the sampler's logprobs, `low` and
-    `high` a token's own clip range, `mask` the tokens of gspo's ratio. cross_entropy may have several targets
-    a token: `targets` and `weights` are then [T, K].
-    """
-
-    tokens: np.ndarray
-    targets: np.ndarray
-    weights: np.ndarray
-    sampled: np.ndarray
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
-    mask: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
 class PassResult:
     logprobs: list[np.ndarray]
     costs: list[np.ndarray]
     loss: float
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def forward(params: Params, config: LlamaConfig, tokens_B_T: Array, targets_B_T: Array) -> Array:
-    return target_logprobs(params, config, tokens_B_T, targets_B_T)
-
-
-merged = jax.jit(merge)
-
-
-class _Arrays(NamedTuple):
-    """A padded batch and how it is scored."""
-
-    tokens: Any
-    targets: Any
-    inputs: TokenInputs
-    loss: Any
-    coefficient: Any
-
-
-@jax.jit
-def _costs(logprobs: Array, batch: _Arrays) -> Array:
-    if logprobs.ndim == 3:
-        return -logprobs * batch.inputs.weights
-    return token_loss(batch.loss, logprobs, batch.inputs, batch.coefficient)
-
-
-@functools.partial(jax.jit, static_argnums=1, donate_argnums=3)
-def _forward_backward(
-    params: Params, config: LlamaConfig, lora: Lora, gradients: Lora, batch: _Arrays, alpha: float
-) -> tuple[Array, Array, Lora]:
-    def loss(lora: Lora) -> tuple[Array, tuple[Array, Array]]:
-        if merges_first(config, lora):
-            logprobs = target_logprobs(merge(params, lora, alpha), config, batch.tokens, batch.targets)
-        else:
-            adapter = scaled(lora, alpha)
-            logprobs = target_logprobs(params, config, batch.tokens, batch.targets, adapter)
-        costs = _costs(logprobs, batch)
-        return costs.sum(), (logprobs, costs)
-
-    (_, (logprobs, costs)), fresh = jax.value_and_grad(loss, has_aux=True)(lora)
-    return logprobs, costs, jax.tree.map(jnp.add, gradients, fresh)
 
 
 class Trainer:
@@ -111,7 +48,6 @@ class Trainer:
         self.spec = spec
         self.lora: Lora = init_lora(base.config, base.params, spec, seed)
         self.adam: AdamState = init_adam(self.lora)
-        self._is_big = base.config.parameters > SMALL_PARAMETERS
         self._gradients: Lora | None = None
         self._merged: Params | None = None
 
@@ -130,34 +66,38 @@ class Trainer:
             self._check(datum)
         asked = [datum.targets.shape for datum in data]
         if any(len(shape) == 2 for shape in asked):
-            data = _widen(data)
+            data = widen(data)
         logprobs: list[np.ndarray] = [np.empty(0)] * len(data)
         costs: list[np.ndarray] = [np.empty(0)] * len(data)
         gradients = jax.tree.map(jnp.zeros_like, self.lora) if backward else None
-        params = None if backward else self.merged_params()
-        for batch in plan([len(datum.tokens) for datum in data], fine=self._is_big):
-            members = [data[i] for i in batch.members]
-            arrays = _pad(members, batch.height, batch.length, loss.index, chosen)
-            arrays = place_batch(arrays, self.base.mesh)
+        batches = plan([len(datum.tokens) for datum in data])
+        passes = [self._pass(batch, data[0].targets.shape[1:], backward=backward) for batch in batches]
+        for batch, compiled in zip(batches, passes, strict=True):
+            while not compiled.is_ready():
+                yield
+            rows = place_batch(lay_out(data, batch, loss.index, chosen), self.base.mesh)
             if gradients is not None:
-                found, cost, gradients = _forward_backward(
-                    self.base.params, self.base.config, self.lora, gradients, arrays, self.spec.alpha
+                found, cost, gradients = compiled.run(
+                    self.base.params, self.lora, gradients, rows, np.float32(self.spec.alpha)
                 )
             else:
-                assert params is not None
-                found = forward(params, self.base.config, arrays.tokens, arrays.targets)
-                cost = _costs(found, arrays)
-            found_rows, cost_rows = np.asarray(found), np.asarray(cost)
-            for row, member in enumerate(batch.members):
-                length = len(data[member].tokens)
-                logprobs[member] = _as_asked(found_rows[row, :length], asked[member])
-                costs[member] = _as_asked(cost_rows[row, :length], asked[member])
+                found, cost = compiled.run(self.merged_params(), rows)
+            found, cost = np.asarray(found), np.asarray(cost)
+            for place in batch.places:
+                span = place.row, slice(place.start, place.start + len(data[place.member].tokens))
+                logprobs[place.member] = _as_asked(found[span], asked[place.member])
+                costs[place.member] = _as_asked(cost[span], asked[place.member])
             yield
         if gradients is not None:
             held = self._gradients
             self._gradients = gradients if held is None else jax.tree.map(jnp.add, held, gradients)
         total = math.fsum(float(cost.sum(dtype=np.float64)) for cost in costs)
         return PassResult(logprobs, costs, total)
+
+    def _pass(self, batch: Batch, wide: tuple[int, ...], *, backward: bool) -> Pass:
+        if backward:
+            return backward_pass(self.base, self.spec, self.lora, batch.height, batch.length, wide)
+        return forward_pass(self.base, self.merged_params(), batch.height, batch.length, wide)
 
     def optim_step(self, settings: AdamSettings) -> float:
         """Steps with the accumulated gradients and forgets them; returns their norm before clipping."""
@@ -204,48 +144,3 @@ def _as_asked(found: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if found.ndim == 2:
         found = found[:, : shape[1]] if len(shape) == 2 else found[:, 0]
     return found.copy()
-
-
-def _widen(data: Sequence[Datum]) -> list[Datum]:
-    """The same data with as many targets a token everywhere; a target of weight 0 adds nothing."""
-    widest = max(datum.targets.shape[1] if datum.targets.ndim == 2 else 1 for datum in data)
-    width = 1 << (widest - 1).bit_length()
-
-    def widen(column: np.ndarray) -> np.ndarray:
-        flat = column.reshape(len(column), -1)
-        return np.pad(flat, ((0, 0), (0, width - flat.shape[1])))
-
-    return [
-        dataclasses.replace(datum, targets=widen(datum.targets), weights=widen(datum.weights))
-        for datum in data
-    ]
-
-
-def _pad(data: Sequence[Datum], height: int, length: int, loss: int, settings: LossSettings) -> _Arrays:
-    """Right-padded arrays; padding has weight 0, so it adds nothing to loss or gradient."""
-    wide = data[0].targets.shape[1:]
-
-    def column(dtype: type, fill: float = 0, shape: tuple[int, ...] = ()) -> np.ndarray:
-        return np.full((height, length, *shape), fill, dtype)
-
-    tokens, targets = column(np.int32), column(np.int32, shape=wide)
-    weights, sampled = column(np.float32, shape=wide), column(np.float32)
-    low, high, mask = column(np.float32, settings.low), column(np.float32, settings.high), column(np.float32)
-    for row, datum in enumerate(data):
-        size = len(datum.tokens)
-        tokens[row, :size] = datum.tokens
-        targets[row, :size] = datum.targets
-        weights[row, :size] = datum.weights
-        sampled[row, :size] = datum.sampled
-        if datum.low is not None:
-            low[row, :size] = datum.low
-        if datum.high is not None:
-            high[row, :size] = datum.high
-        if not wide:
-            mask[row, :size] = datum.weights != 0 if datum.mask is None else datum.mask
-    inputs = TokenInputs(*map(_as_any, (weights, sampled, low, high, mask)))
-    return _Arrays(tokens, targets, inputs, np.int32(loss), np.float32(settings.coefficient))
-
-
-def _as_any(array: np.ndarray) -> Any:
-    return array

@@ -8,13 +8,16 @@ from typing import Any
 from aiohttp import web
 
 from termrl.engine.core import Engine
+from termrl.engine.fields import Fields
 from termrl.engine.futures import Identity, Pending, Result
 from termrl.engine.long_calls import LongCall, session_of, training_identity
 from termrl.engine.promises import Promises, json_result, read_fields
 from termrl.engine.requests import read_adam, read_external, read_lora, read_ttl
+from termrl.engine.results import write_pass_result
+from termrl.engine.schema import PROTOBUF
 from termrl.engine.session_calls import Sessions
 from termrl.engine.trainer import PassResult
-from termrl.engine.wire import PROTOBUF, Fields, read_pass_request, write_pass_result
+from termrl.engine.wire import read_pass_request
 from termrl.errors import UserError
 
 

@@ -1,4 +1,4 @@
-"""The bytes on the wire: the SDK's protobuf messages and JSON fields, to and from the engine's own records.
+"""What comes over the wire, read into the engine's own records: data to train on, prompts.
 
 What cannot be read raises `MalformedRequest` (HTTP 400). What can be read but makes no sense to this engine
 raises a `UserError`, which the caller gets as the failure of its request.
@@ -6,40 +6,23 @@ raises a `UserError`, which the caller gets as the failure of its request.
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from termrl.engine.fields import MalformedRequest
 from termrl.engine.losses import Loss, find_loss
-from termrl.engine.sampled import Sampled
-from termrl.engine.trainer import Datum, DatumError, PassResult
+from termrl.engine.rows import Datum
+from termrl.engine.schema import pb
+from termrl.engine.trainer import DatumError
 from termrl.errors import UserError
 
-if TYPE_CHECKING:
-    from tinker.proto import tinker_public_pb2 as pb
-else:
-    # The schema alone: importing the SDK's package would add a second to the engine's start.
-    _place = Path(importlib.util.find_spec("tinker").submodule_search_locations[0])
-    _spec = importlib.util.spec_from_file_location(
-        "termrl.engine._tinker_public_pb2", _place / "proto" / "tinker_public_pb2.py"
-    )
-    pb = importlib.util.module_from_spec(_spec)
-    _spec.loader.exec_module(pb)
-
-PROTOBUF = "application/x-protobuf"
 MAX_TARGETS = 1024
 """Targets of one position, for cross_entropy against a distribution."""
-
-
-class MalformedRequest(Exception):
-    """A request's body is not what the protocol says."""
 
 
 class PromptError(UserError):
@@ -188,76 +171,6 @@ def _array(raw: bytes, dtype: np.dtype[Any]) -> np.ndarray:
     return np.frombuffer(raw, dtype)
 
 
-def write_pass_result(result: PassResult) -> bytes:
-    message = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
-    message.metrics["loss:sum"] = result.loss
-    pairs = zip(result.logprobs, result.costs, strict=True)
-    # A record holds neighbours with the same number of targets a token.
-    for trailing, neighbours in itertools.groupby(pairs, lambda pair: pair[0].shape[1:]):
-        logprobs, costs = zip(*neighbours, strict=True)
-        record = message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(logprobs))
-        for name, rows in (("logprobs", logprobs), ("elementwise_loss", costs)):
-            ends = np.cumsum([0, *(row.size * 4 for row in rows)], dtype=np.int64)
-            tensor = record.fields[name]
-            tensor.data = b"".join(np.asarray(row, np.float32).tobytes() for row in rows)
-            tensor.offsets = ends.tobytes()
-            tensor.dtype = pb.DTYPE_FLOAT32
-            tensor.trailing_shape.extend(trailing)
-    return bytes(message.SerializeToString())
-
-
-def write_sample_result(sampled: Sampled) -> bytes:
-    message = pb.SampleResponse()
-    for index, answer in enumerate(sampled.answers):
-        sequence = message.sequences.add(
-            stop_reason=pb.STOP_REASON_STOP if answer.stopped else pb.STOP_REASON_LENGTH,
-            tokens=np.asarray(answer.tokens, np.int32).tobytes(),
-            logprobs=np.asarray(answer.logprobs, np.float32).tobytes(),
-        )
-        if sampled.topk_samples is not None:
-            _write_topk(sequence.topk_sampled_logprobs, *sampled.topk_samples[index])
-    message.prompt_cache_hit_tokens = sampled.cached_tokens
-    if sampled.prompt_logprobs is not None:
-        message.prompt_logprobs = sampled.prompt_logprobs.astype(np.float32).tobytes()
-    if sampled.topk_prompt is not None:
-        _write_topk(message.topk_prompt_logprobs, *sampled.topk_prompt)
-    if sampled.targets is not None:
-        _write_targets(message.target_prompt_logprobs, sampled.targets, sampled.sparse)
-    if sampled.drawn is not None:
-        ids, logprobs = sampled.drawn
-        _write_dense(message.prompt_alt_tokens.tokens, ids.astype(np.int32), pb.DTYPE_INT32)
-        _write_dense(message.prompt_alt_tokens.logprobs, logprobs.astype(np.float32), pb.DTYPE_FLOAT32)
-    return bytes(message.SerializeToString())
-
-
-def _write_topk(message: pb.TopkLogprobs, ids: np.ndarray, logprobs: np.ndarray) -> None:
-    message.length, message.k = ids.shape
-    message.token_ids = ids.astype(np.int32).tobytes()
-    message.logprobs = logprobs.astype(np.float32).tobytes()
-
-
-def _write_targets(
-    message: pb.Tensor, logprobs: np.ndarray, sparse: tuple[np.ndarray, np.ndarray] | None
-) -> None:
-    """In the layout they were asked for in."""
-    if sparse is None:
-        _write_dense(message, logprobs.astype(np.float32), pb.DTYPE_FLOAT32)
-        return
-    ends, columns = sparse
-    rows = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
-    message.dtype = pb.DTYPE_FLOAT32
-    message.shape.extend(logprobs.shape)
-    message.sparse_csr.values = logprobs[rows, columns].astype(np.float32).tobytes()
-    message.sparse_csr.crow_indices = ends.tobytes()
-    message.sparse_csr.col_indices = columns.tobytes()
-
-
-def _write_dense(message: pb.Tensor, values: np.ndarray, dtype: Any) -> None:
-    message.dtype = dtype
-    message.shape.extend(values.shape)
-    message.dense = values.tobytes()
-
-
 def read_prompt(prompt: Mapping[str, Any]) -> np.ndarray:
     chunks = prompt.get("chunks")
     if not isinstance(chunks, list):
@@ -275,59 +188,3 @@ def read_prompt(prompt: Mapping[str, Any]) -> np.ndarray:
     if any(not 0 <= token < 2**31 for token in tokens):
         raise PromptError("A prompt has token ids outside the vocabulary.")
     return np.asarray(tokens, np.int32)
-
-
-class Fields:
-    """A JSON object whose fields are read with their types checked."""
-
-    def __init__(self, raw: Any) -> None:
-        if not isinstance(raw, dict):
-            raise MalformedRequest("The body must be a JSON object.")
-        self._raw: dict[str, Any] = raw
-
-    def text(self, name: str) -> str:
-        found = self._typed(name, str)
-        if found is None:
-            raise MalformedRequest(f"The field {name!r} is missing.")
-        return str(found)
-
-    def optional_text(self, name: str) -> str | None:
-        found: str | None = self._typed(name, str)
-        return found
-
-    def integer(self, name: str, default: int | None = None) -> int:
-        found = self._typed(name, int)
-        if found is None:
-            found = default
-        if found is None or isinstance(found, bool) or abs(found) >= 2**63:
-            raise MalformedRequest(f"The field {name!r} must be an integer.")
-        return int(found)
-
-    def number(self, name: str, default: float) -> float:
-        found = self._typed(name, (int, float))
-        return default if found is None else float(found)
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        found = self._typed(name, bool)
-        return default if found is None else bool(found)
-
-    def integers(self, name: str) -> list[int]:
-        found = self._typed(name, list)
-        if found is None or not all(type(value) is int and abs(value) < 2**63 for value in found):
-            raise MalformedRequest(f"The field {name!r} must be a list of integers.")
-        return list(found)
-
-    def object(self, name: str) -> Fields:
-        return Fields(self._typed(name, dict) or {})
-
-    def all(self) -> dict[str, Any]:
-        return dict(self._raw)
-
-    def raw(self, name: str) -> Any:
-        return self._raw.get(name)
-
-    def _typed(self, name: str, kind: type | tuple[type, ...]) -> Any:
-        found = self._raw.get(name)
-        if found is not None and not isinstance(found, kind):
-            raise MalformedRequest(f"The field {name!r} has the wrong type.")
-        return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from typing import Any
 from termrl.engine.sampler import Sampler
 
 IDLE_SAMPLERS = 4
+GATHER_SECONDS = 0.003
+"""How long an idle worker waits for another request after one, so that those sent together run together."""
 
 _log = logging.getLogger(__name__)
 
@@ -83,14 +86,17 @@ class Worker:
         """Takes what has arrived, waiting if there is nothing else to do; False when it is time to stop."""
         idle = self._running is None and not self._backlog
         idle = idle and not any(sampler.busy for sampler in self._samplers.values())
+        gathers, end = idle, float("inf")
         while True:
+            wait = max(0.0, min(GATHER_SECONDS, end - time.monotonic())) if gathers and not idle else None
             try:
-                job = self._inbox.get(block=idle)
+                job = self._inbox.get(block=gathers, timeout=wait)
             except queue.Empty:
                 return True
             if job is None:
                 return False
-            idle = False
+            if idle:
+                idle, end = False, time.monotonic() + 20 * GATHER_SECONDS
             if job.quick:
                 self._begin(job)
             else:

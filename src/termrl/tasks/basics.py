@@ -15,7 +15,7 @@ from termrl.tasks.names import held_out_name, train_name
 from termrl.tasks.writing import Files
 
 BASICS = "termrl/basics"
-TRAIN_TASKS_PER_FAMILY = 20
+TRAIN_TASKS_PER_FAMILY = 60
 HELD_OUT_TASKS_PER_FAMILY = 8
 
 
@@ -38,14 +38,15 @@ class BuiltinTask:
 
 
 def builtin_tasks() -> Iterator[BuiltinTask]:
-    """Every task of `termrl/basics`; the same ones in the same order on every machine."""
+    """Every task of `termrl/basics`; the same ones in the same order on every machine, no two alike."""
+    asked: set[str] = set()
     for family in families.KNOWN:
         for number in range(TRAIN_TASKS_PER_FAMILY + HELD_OUT_TASKS_PER_FAMILY):
             split = Split.TRAIN if number < TRAIN_TASKS_PER_FAMILY else Split.HELD_OUT
-            yield _draw(family, number, split)
+            yield _draw(family, number, split, asked)
     for family in families.HELD_OUT:
         for number in range(HELD_OUT_TASKS_PER_FAMILY):
-            yield _draw(family, number, Split.HELD_OUT_FAMILIES)
+            yield _draw(family, number, Split.HELD_OUT_FAMILIES, asked)
 
 
 def task_files(task: BuiltinTask) -> Files:
@@ -89,10 +90,14 @@ def _dockerfile(spec: TaskSpec) -> str:
     return f"FROM termrl/host\nWORKDIR /app\n{copy}"
 
 
-def _draw(family: Family, number: int, split: Split) -> BuiltinTask:
+def _draw(family: Family, number: int, split: Split, asked: set[str]) -> BuiltinTask:
     name = f"{family.name}-{number:03}"
     source = train_name if split is Split.TRAIN else held_out_name
-    return BuiltinTask(name, family, split, family.sample(Random(f"{BASICS}/{name}"), source))
+    rng = Random(f"{BASICS}/{name}")
+    while (spec := family.sample(rng, source)).instruction in asked:
+        pass
+    asked.add(spec.instruction)
+    return BuiltinTask(name, family, split, spec)
 
 
 def basics_files() -> Files:

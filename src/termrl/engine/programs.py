@@ -1,0 +1,119 @@
+"""Compiled programs of one model, made beside the work: a thread of its own compiles, others go on.
+
+A program is known by a key and made by a function that compiles it. Who needs one that is not there yet has
+it begun, works meanwhile in another shape or on something else, and waits a moment at a time. `status` says
+in words what is being compiled.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+WAIT_SECONDS = 0.005
+
+Key = tuple[Any, ...]
+"""The kind of a program, then what tells it from others of its kind."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Order:
+    name: str
+    make: Callable[[], Any]
+    future: Future[Any] = field(default_factory=Future)
+
+
+class Programs:
+    def __init__(self) -> None:
+        self._orders: dict[Key, _Order] = {}
+        self._queue: deque[_Order] = deque()
+        self._making: tuple[str, float] | None = None
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, key: Key, name: str, make: Callable[[], Any], *, urgent: bool = True) -> None:
+        """Has a program made, before those that wait if it is urgent, unless it is made or being made.
+
+        One that failed is tried again.
+        """
+        with self._changed:
+            order = self._orders.get(key)
+            if order is not None and not _failed(order):
+                if urgent and order in self._queue:
+                    self._queue.remove(order)
+                    self._queue.appendleft(order)
+                return
+            order = self._orders[key] = _Order(name, make)
+            if urgent:
+                self._queue.appendleft(order)
+            else:
+                self._queue.append(order)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._make_all, name="compiler", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def is_ready(self, key: Key) -> bool:
+        order = self._orders.get(key)
+        return order is not None and order.future.done() and not _failed(order)
+
+    def ready(self, kind: str) -> list[Key]:
+        """The keys of the programs of a kind that are there."""
+        return [key for key in list(self._orders) if key[0] == kind and self.is_ready(key)]
+
+    def get(self, key: Key) -> Any:
+        """What was made; raises what making it raised. Waits for it."""
+        return self._orders[key].future.result()
+
+    def wait(self, key: Key, seconds: float = WAIT_SECONDS) -> bool:
+        """Whether a program that was begun is there, after a moment; raises what making it raised."""
+        try:
+            self._orders[key].future.result(seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    @property
+    def status(self) -> str | None:
+        """A line about what is being compiled, if anything is."""
+        making = self._making
+        if making is None:
+            return None
+        name, since = making
+        more = f", {len(self._queue)} more to come" if self._queue else ""
+        return f"compiling {name} for {time.monotonic() - since:.0f} s{more}"
+
+    def _make_all(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue:
+                    self._changed.wait()
+                order = self._queue.popleft()
+                self._making = order.name, time.monotonic()
+            self._make(order)
+
+    def _make(self, order: _Order) -> None:
+        begin = time.monotonic()
+        _log.info("Compiling %s", order.name)
+        try:
+            made = order.make()
+        except BaseException as error:
+            self._making = None
+            order.future.set_exception(error)
+            return
+        self._making = None
+        taken = time.monotonic() - begin
+        _log.info("Compiled %s in %.1f s, %d more to come", order.name, taken, len(self._queue))
+        order.future.set_result(made)
+
+
+def _failed(order: _Order) -> bool:
+    return order.future.done() and order.future.exception() is not None
