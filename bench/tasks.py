@@ -31,28 +31,26 @@ FILES = {
 }
 MEASURE = """
 import json, re, sys, time
+{imports}
 began, cpu = time.perf_counter(), time.process_time()
-{load}
+count = {load}
 seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
 peak = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
 print(json.dumps({{"tasks": count, "seconds": seconds, "cpu_seconds": cpu, "megabytes": peak}}))
 """
-OURS = """
-from termrl.tasks import load_harbor_tasks
-count = len(load_harbor_tasks(sys.argv[1]))
-"""
-HARBORS = """
-from pathlib import Path
-from harbor.models.task.task import Task
-count = len([Task(path) for path in sorted(Path(sys.argv[1]).iterdir())])
-"""
+OURS = "from termrl.tasks import load_harbor_tasks", "len(load_harbor_tasks(sys.argv[1]))"
+HARBORS = (
+    "from pathlib import Path\nfrom harbor.models.task.task import Task",
+    "len([Task(path) for path in sorted(Path(sys.argv[1]).iterdir())])",
+)
 
 
-def measure(load: str, directory: Path) -> dict[str, float]:
-    """Imports and all: what a command that begins with this dataset waits for."""
+def measure(program: tuple[str, str], directory: Path) -> dict[str, float]:
+    """What a fresh process takes to load them once its modules are imported."""
+    imports, load = program
     quiet = {"HARBOR_TELEMETRY": "off", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     ended = subprocess.run(
-        [sys.executable, "-c", MEASURE.format(load=load), str(directory)],
+        [sys.executable, "-c", MEASURE.format(imports=imports, load=load), str(directory)],
         capture_output=True,
         text=True,
         check=True,

@@ -45,7 +45,7 @@ from termrl.sandbox.factory import environment_arguments, factory_named
 from termrl.sandbox.images import ImageStore
 from termrl.sandbox.layers import LayerStore
 from termrl.sandbox.local import LocalEnvironment
-from termrl.sandbox.recipe import read_dockerfile
+from termrl.sandbox.reading import read_dockerfile
 from termrl.sandbox.snapshotters import EngineSnapshots
 from termrl.settings import to_dict
 from termrl.store import Run
