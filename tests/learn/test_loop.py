@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -196,7 +197,9 @@ async def test_a_loss_of_ones_own_trains_as_the_servers_loss_of_the_same_formula
 async def test_a_loss_that_the_server_does_not_have_is_refused_before_anything_is_sampled(
     training_of: Any, tmp_path: Path
 ) -> None:
-    with pytest.raises(LossRefusedError, match="clip_low_threshold"):
+    with pytest.raises(
+        LossRefusedError, match=r"The server does not train with loss_fn=ppo .*clip_low_threshold"
+    ):
         await train(
             training_of,
             "refused",
@@ -323,29 +326,85 @@ async def test_rolling_checkpoints_replace_each_other(training_of: Any, tmp_path
     assert kept == [("periodic", 0), ("periodic", 3), ("rolling", 5)]
 
 
+async def test_checkpoints_expire_but_for_the_last_and_a_run_goes_on_from_the_newest_that_is_left(
+    training_of: Any, tmp_path: Path
+) -> None:
+    config = config_of(max_steps=4, save_every=1, checkpoint_ttl_hours=1)
+    stop, notes = Stop(), list[str]()
+
+    class Noted(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    with pytest.raises(Interrupted):
+        await train(
+            training_of, "run", config, stop=stop, progress=CountedSteps(2, lambda: stop.ask(Interrupted()))
+        )
+    async with training_of("run", config, progress=Noted()) as training:
+        rest = training.service.create_rest_client()
+
+        async def lifetimes() -> dict[str, bool]:
+            kept = training.run.checkpoints()
+            listed = await rest.list_checkpoints_async(kept[0].state_path.split("/")[2])
+            limited = {each.tinker_path: each.expires_at is not None for each in listed.checkpoints}
+            return {each.name: limited[each.state_path] for each in kept if each.state_path in limited}
+
+        before = await lifetimes()
+        assert before == {"start": False, "step-00001": True, "step-00002": True, "stopped-00002": True}
+        rollouts = training.run.rollouts("train")
+        for checkpoint in training.run.checkpoints()[2:]:
+            await rest.set_checkpoint_ttl_from_tinker_path_async(checkpoint.state_path, 1)
+        await asyncio.sleep(1.5)
+        await train_run(training)
+        assert [text.partition(" (")[0] for text in notes[:3]] == [
+            "Checkpoint stopped-00002 is gone",
+            "Checkpoint step-00002 is gone",
+            "Going on from checkpoint step-00001.",
+        ]
+        assert rollouts.items() <= training.run.rollouts("train").items()
+        last = training.run.checkpoints()[-1]
+        assert (last.name, last.kind) == ("final-00004", "final")
+        listed = await rest.list_checkpoints_async(last.state_path.split("/")[2])
+        (final,) = [each for each in listed.checkpoints if each.tinker_path == last.state_path]
+        assert final.expires_at is None
+        broken = await logprobs_after(training)
+    assert broken == await train(training_of, "whole", config)
+
+
+class FirstHeldUp(WaitingRunner):
+    """Rollouts that end at once, but for those of the first group."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda random: 0.0)
+        self.let_go = asyncio.Event()
+
+    async def run(self, task: Any, sampler: Sampler, *, seed: int) -> Rollout:
+        rollout = await super().run(task, sampler, seed=seed)
+        if seed in {rollout_seed(0, Place("train", 0, 0, member)) for member in range(4)}:
+            await self.let_go.wait()
+        return rollout
+
+
+class CountedSteps(Silent):
+    """Calls `then` when so many steps are done."""
+
+    def __init__(self, count: int, then: Callable[[], object]) -> None:
+        self.done = 0
+        self._count = count
+        self._then = then
+
+    def advance(self, n: int = 1, **numbers: float) -> None:
+        self.done += n
+        if n and self.done == self._count:
+            self._then()
+
+
 async def test_a_group_that_lags_too_far_is_drawn_anew_where_that_is_the_rule(
     training_of: Any, tmp_path: Path
 ) -> None:
     config = config_of(max_steps_off_policy=1, stale_rollouts="requeue", max_steps=5)
-    held_up = {rollout_seed(0, Place("train", 0, 0, member)) for member in range(4)}
-    late = asyncio.Event()
-
-    class HeldUp(WaitingRunner):
-        async def run(self, task: Any, sampler: Sampler, *, seed: int) -> Rollout:
-            rollout = await super().run(task, sampler, seed=seed)
-            if seed in held_up:
-                await late.wait()
-            return rollout
-
-    class Steps(Silent):
-        done = 0
-
-        def advance(self, n: int = 1, **numbers: float) -> None:
-            self.done += n
-            if self.done == 3:
-                late.set()
-
-    await train(training_of, "stale", config, runner=HeldUp(lambda random: 0.0), progress=Steps())
+    runner = FirstHeldUp()
+    await train(training_of, "stale", config, runner=runner, progress=CountedSteps(3, runner.let_go.set))
     with Run.open(tmp_path / "stale") as run:
         (again,) = [group for group in run.ledger.groups().values() if group.in_place_of == 0]
         assert again.task_name == run.ledger.groups()[0].task_name
@@ -353,6 +412,43 @@ async def test_a_group_that_lags_too_far_is_drawn_anew_where_that_is_the_rule(
         assert again.version >= 3
         assert len(run.group("train", 0, 0)) == 4, "what was sampled stays in the store"
         assert max(step["staleness_max"] for step in run.steps().values()) <= 1
+
+
+async def test_a_group_that_lags_too_far_is_trained_on_as_it_is_unless_another_rule_is_chosen(
+    training_of: Any, tmp_path: Path
+) -> None:
+    runner = FirstHeldUp()
+    progress = CountedSteps(3, runner.let_go.set)
+    config = config_of(max_steps_off_policy=1, max_steps=5)
+    await train(training_of, "late", config, runner=runner, progress=progress)
+    with Run.open(tmp_path / "late") as run:
+        step = run.ledger.batches()[0]
+        assert step >= 3
+        assert run.steps()[step]["staleness_max"] == step
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+async def test_no_group_lags_further_than_it_may_where_the_learner_waits(
+    training_of: Any, tmp_path: Path, lag: int
+) -> None:
+    runner = FirstHeldUp()
+    done_when_let_go: list[int] = []
+
+    def let_go_later() -> None:
+        asyncio.get_running_loop().call_later(0.5, let_go)
+
+    def let_go() -> None:
+        done_when_let_go.append(progress.done)
+        runner.let_go.set()
+
+    progress = CountedSteps(lag, let_go_later)
+    config = config_of(max_steps_off_policy=lag, stale_rollouts="wait", max_steps=lag + 3)
+    await train(training_of, "waited", config, runner=runner, progress=progress)
+    assert done_when_let_go == [lag], "the learner went on without the group that was due"
+    with Run.open(tmp_path / "waited") as run:
+        assert run.ledger.batches()[0] == lag
+        assert sorted(run.ledger.batches()) == list(range(2 * (lag + 3))), "none is drawn anew"
+        assert max(step["staleness_max"] for step in run.steps().values()) == lag
 
 
 async def test_a_curriculum_goes_on_as_if_it_had_not_been_broken(training_of: Any, tmp_path: Path) -> None:

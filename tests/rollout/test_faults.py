@@ -28,32 +28,36 @@ class FaultyEnvironment(LocalEnvironment):
 
     fault: ClassVar[tuple[str, str]] = ("", "")
     """The operation, and something in its argument, at which it breaks."""
+    kind: ClassVar[type[BaseException]] = SandboxLost
     starts: ClassVar[list[str]] = []
 
     def _break_at(self, operation: str, argument: str = "") -> None:
         wanted, part = self.fault
         if BAD in self.environment_name and operation == wanted and part in argument:
-            raise SandboxLost(f"the machine went away at {operation}")
+            raise self.kind(f"the machine went away at {operation}")
+
+    async def _wait_at(self, operation: str, argument: str = "") -> None:
+        self._break_at(operation, argument)
 
     async def start(self, force_build: bool) -> None:
         self.starts.append(self.environment_name)
-        self._break_at("start")
+        await self._wait_at("start")
         await super().start(force_build)
 
     async def exec(self, command: str, *args: Any, **kwargs: Any) -> Any:
-        self._break_at("exec", command)
+        await self._wait_at("exec", command)
         return await super().exec(command, *args, **kwargs)
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        self._break_at("upload", str(target_dir))
+        await self._wait_at("upload", str(target_dir))
         await super().upload_dir(source_dir, target_dir)
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        self._break_at("download", str(source_dir))
+        await self._wait_at("download", str(source_dir))
         await super().download_dir(source_dir, target_dir)
 
     async def prepare_verification(self) -> list[str]:
-        self._break_at("prepare")
+        await self._wait_at("prepare")
         return await super().prepare_verification()
 
 
@@ -81,6 +85,7 @@ class FailingSampler:
 def fresh_counts() -> None:
     FaultyEnvironment.starts.clear()
     FaultyEnvironment.fault = ("", "")
+    FaultyEnvironment.kind = SandboxLost
 
 
 def bad_task(bench: Bench) -> Any:
@@ -128,6 +133,54 @@ async def test_a_sandbox_that_is_lost_is_tried_again_and_then_excluded_alone(
     batch = make_batch([rollouts], config, step=0)
     assert len(batch.credits) == 2
     assert batch.too_small == 0
+
+
+PHASES = [("start", ""), ("exec", "new-session"), ("exec", "send-keys"), ("prepare", ""), ("exec", "test.sh")]
+PHASE_NAMES = ["boot", "agent set-up", "agent", "before the tests", "tests"]
+
+
+@pytest.mark.parametrize("fault", PHASES, ids=PHASE_NAMES)
+async def test_what_was_cancelled_though_the_run_was_not_stopped_is_tried_again_and_then_excluded_alone(
+    bench: Bench, say_hello: list[str], fault: tuple[str, str]
+) -> None:
+    FaultyEnvironment.fault, FaultyEnvironment.kind = fault, asyncio.CancelledError
+    pool = faulty_pool(bench)
+    good, bad = await asyncio.gather(
+        *(pool.run(task, bench.script(say_hello), seed=0) for task in (bench.task, bad_task(bench)))
+    )
+    assert good.outcome is Outcome.SOLVED
+    assert (bad.outcome, bad.reward, bad.tags["attempts"]) == (Outcome.CANCELLED, None, str(1 + RETRIES))
+    assert len(FaultyEnvironment.starts) == 1 + 1 + RETRIES
+    numbers = rollout_numbers([[good, bad]], version=0)
+    assert (numbers["scored"], numbers["excluded"]) == (1, 1)
+    assert numbers["outcomes"] == {"cancelled": 1, "solved": 1}
+
+
+@pytest.mark.parametrize("fault", PHASES, ids=PHASE_NAMES)
+async def test_a_run_that_is_stopped_stops_its_rollouts_in_any_phase_and_leaves_no_sandbox(
+    bench: Bench, say_hello: list[str], fault: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FaultyEnvironment.fault = fault
+    reached, made = asyncio.Event(), []
+    usual = FaultyEnvironment._break_at
+
+    async def hang(self: FaultyEnvironment, operation: str, argument: str = "") -> None:
+        try:
+            usual(self, operation, argument)
+        except SandboxLost:
+            made.append(self)
+            reached.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(FaultyEnvironment, "_wait_at", hang)
+    rollout = asyncio.create_task(faulty_pool(bench).run(bad_task(bench), bench.script(say_hello), seed=0))
+    await reached.wait()
+    rollout.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await rollout
+    assert len(FaultyEnvironment.starts) == 1
+    with pytest.raises(SandboxLost):
+        await LocalEnvironment.exec(made[0], "true")
 
 
 class Exhausted(FaultyEnvironment):

@@ -7,7 +7,8 @@ import pytest
 from termrl.errors import UserError
 from termrl.sandbox.errors import UnsupportedEnvironment
 from termrl.sandbox.images import ImageStore
-from termrl.sandbox.recipe import HOST_IMAGE, Copy, Image, Recipe, Run, read_dockerfile
+from termrl.sandbox.reading import read_dockerfile
+from termrl.sandbox.recipe import HOST_IMAGE, Copy, Image, Recipe, Run
 
 
 def find_image(reference: str, where: str) -> Image:

@@ -2,13 +2,15 @@
 
 Each rollout has a key of its own, and without a key there is no answer. Sampling settings are the run's,
 whatever a client asks for; only `max_tokens` may be lower. The tokens that were sampled stay here, in the
-rollout's transcript. It listens on loopback; sandboxes elsewhere reach it by a URL that leads here
-(`gateway_url=` to `gateway_port=`), or through a tunnel program of the user's (`gateway_tunnel=`).
+rollout's transcript. It listens on loopback, and where it is let in on that of a sandbox without network;
+sandboxes elsewhere reach it by a URL that leads here (`gateway_url=` to `gateway_port=`), or through a tunnel
+program of the user's (`gateway_tunnel=`).
 """
 
 import asyncio
 import json
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -59,6 +61,7 @@ class Gateway:
         self._tunnel: Tunnel | None = None
         self._open: dict[str, GatewayAccess] = {}
         self._runner: web.AppRunner | None = None
+        self._local: str | None = None
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
@@ -80,7 +83,7 @@ class Gateway:
             raise GatewayError(
                 f"The gateway can't listen on port {self._port}: {error.strerror}; set another gateway_port."
             ) from error
-        local = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        local = self._local = f"http://127.0.0.1:{runner.addresses[0][1]}"
         if self._tunnel_command is not None:
             try:
                 self._tunnel = await Tunnel.start(self._tunnel_command, local)
@@ -98,6 +101,20 @@ class Gateway:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    @property
+    def own_port(self) -> int | None:
+        """The port of the address that agents are told, where that is this machine's loopback."""
+        if self._runner is None or self._url != self._local:
+            return None
+        return int(self._runner.addresses[0][1])
+
+    async def listen_on(self, listener: socket.socket) -> web.BaseSite:
+        """Answer there too, until the site is stopped; keys are asked for as everywhere."""
+        assert self._runner is not None
+        site = web.SockSite(self._runner, listener)
+        await site.start()
+        return site
 
     @asynccontextmanager
     async def access(

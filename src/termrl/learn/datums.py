@@ -18,7 +18,7 @@ from termrl.policy.transcript import Segment, Turn, segments_of
 class Lesson:
     """One segment to learn from, as arrays over its positions, until it is sent as a datum."""
 
-    inputs: list[int]
+    inputs_T: np.ndarray
     targets_T: np.ndarray
     mask_T: np.ndarray
     logprobs_T: np.ndarray
@@ -26,7 +26,7 @@ class Lesson:
 
     @property
     def length(self) -> int:
-        return len(self.inputs)
+        return len(self.inputs_T)
 
     def with_advantages(self, advantages_T: np.ndarray) -> "Lesson":
         return replace(self, advantages_T=advantages_T.astype(np.float32))
@@ -44,7 +44,7 @@ class Lesson:
 
     def _datum(self, **inputs: np.ndarray) -> tinker.Datum:
         return tinker.Datum(
-            model_input=tinker.ModelInput.from_ints(self.inputs),
+            model_input=tinker.ModelInput.from_ints(self.inputs_T.tolist()),
             loss_fn_inputs={
                 "target_tokens": TensorData.from_numpy(self.targets_T),
                 **{name: TensorData.from_numpy(values) for name, values in inputs.items()},
@@ -53,19 +53,19 @@ class Lesson:
 
 
 def lesson_of(segment: Segment, advantage: float) -> Lesson:
-    mask = np.asarray(segment.mask[1:], bool)
+    mask = segment.mask[1:]
     return Lesson(
-        inputs=list(segment.tokens[:-1]),
-        targets_T=np.asarray(segment.tokens[1:], np.int64),
+        inputs_T=segment.ids[:-1],
+        targets_T=segment.ids[1:].astype(np.int64),
         mask_T=mask,
-        logprobs_T=np.asarray(segment.logprobs[1:], np.float32),
-        advantages_T=mask.astype(np.float32) * np.float32(advantage),
+        logprobs_T=segment.logprobs[1:].astype(np.float32),
+        advantages_T=mask * np.float32(advantage),
     )
 
 
 def rollout_lessons(turns: Sequence[Turn], advantage: float) -> list[Lesson]:
     """One lesson a segment; where nothing was sampled after the first token there is nothing to teach."""
-    return [lesson_of(segment, advantage) for segment in segments_of(turns) if any(segment.mask[1:])]
+    return [lesson_of(segment, advantage) for segment in segments_of(turns) if segment.mask[1:].any()]
 
 
 def supervised_datum(segment: Segment) -> tinker.Datum:

@@ -43,7 +43,7 @@ class Reference:
         return penalized(lessons, references, coef=self._coef, discount=self._discount)
 
     async def _logprobs(self, lesson: Lesson) -> np.ndarray:
-        tokens = [lesson.inputs[0], *(int(target) for target in lesson.targets_T)]
+        tokens = [int(lesson.inputs_T[0]), *lesson.targets_T.tolist()]
         found = await self._client.compute_logprobs_async(tinker.ModelInput.from_ints(tokens))
         self._meter.count_sampling(len(tokens), 0)
         return np.asarray([0.0 if value is None else value for value in found[1:]], np.float64)

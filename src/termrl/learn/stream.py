@@ -2,8 +2,9 @@
 
 A group is in the ledger before its first rollout begins, and every rollout in the store before anyone sees
 it. Groups that are drawn and not yet trained number at most (max_steps_off_policy + 1) batches: with 0 that
-is the batch of the step itself, sampled from the weights it trains. What infrastructure lost of a group is
-tried again while too few of it were scored.
+is the batch of the step itself, sampled from the weights it trains. A slow group may still lag further: by
+the rule chosen it is trained on as it is, or drawn anew, or no younger group is taken that makes it late.
+What infrastructure lost of a group is tried again while too few of it were scored.
 """
 
 import asyncio
@@ -65,7 +66,10 @@ class GroupStream:
         """The groups that are drawn, still to be trained on, and not drawn anew as others; in order."""
         self._feed: Feed | None = None
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._whole: asyncio.Queue[Group] = asyncio.Queue()
+        self._whole: list[Group] = []
+        self._more_whole = asyncio.Event()
+        self._given = {number for number in self._open if number in self._entered}
+        """The open groups that are a step's already, or were given out for it."""
         self._sampled_tokens = 0
         self._began = time.monotonic()
 
@@ -112,11 +116,17 @@ class GroupStream:
             self._running[number] = self._work.create_task(self._sample(self._drawn[number]))
 
     async def next(self) -> Group:
-        """The next whole group, in the order in which they become so."""
+        """The next whole group, in the order in which they become so as far as the rule on lag allows."""
         while True:
-            group = await self._whole.get()
+            group = next((each for each in self._whole if self._timely(each)), None)
+            if group is None:
+                self._more_whole.clear()
+                await self._more_whole.wait()
+                continue
+            self._whole.remove(group)
             lag = self._learner.version - group.oldest_version
-            if self._config.stale_rollouts == "train" or lag <= self._config.max_steps_off_policy:
+            if self._config.stale_rollouts != "requeue" or lag <= self._config.max_steps_off_policy:
+                self._given.add(group.drawn.number)
                 return group
             self._training.progress.note(
                 f"A group of {group.drawn.task_name} lags {lag} versions: it is drawn anew."
@@ -127,6 +137,21 @@ class GroupStream:
             del self._open[group.drawn.number]
             self._draw([again])
 
+    def _timely(self, group: Group) -> bool:
+        """Whether no other group must lag further than it may when this one is trained on next."""
+        if self._config.stale_rollouts != "wait":
+            return True
+        versions = [self._drawn[number].version for number in self._open if number not in self._given]
+        if group.drawn.version == min(versions):
+            return True
+        taken = len(self._given) + 1
+        for version in range(self._learner.version - self._config.max_steps_off_policy, group.drawn.version):
+            steps = version + self._config.max_steps_off_policy - self._learner.version + 1
+            waiting = sum(each <= version for each in versions)
+            if waiting > steps * self._config.batch_size - taken:
+                return False
+        return True
+
     def enter(self, step: int, position: int, groups: list[Group]) -> None:
         """These groups are the step's from here on."""
         numbers = [group.drawn.number for group in groups]
@@ -136,6 +161,7 @@ class GroupStream:
         """The step of these groups was applied: there is room for others."""
         for group in groups:
             self._open.pop(group.drawn.number, None)
+            self._given.discard(group.drawn.number)
 
     def close(self) -> None:
         """Breaks off what is not needed any more; what is stored stays."""
@@ -165,7 +191,8 @@ class GroupStream:
                     for member in wanted
                 }
             have |= {member: task.result() for member, task in tasks.items()}
-        self._whole.put_nowait(Group(drawn, tuple(have[member] for member in sorted(have))))
+        self._whole.append(Group(drawn, tuple(have[member] for member in sorted(have))))
+        self._more_whole.set()
 
     async def _obtain(self, drawn: DrawnGroup, place: Place) -> Rollout:
         assert self._feed is not None

@@ -10,6 +10,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 _IDS = "i"
 _LOGPROBS = "d"
 
@@ -92,6 +94,14 @@ class Turn:
     def sampled_count(self) -> int:
         return self.end - self.prompt_length
 
+    def ids(self, start: int = 0) -> "array[int]":
+        """The stream up to the end of this turn, from a position on, as it is held: 32-bit integers."""
+        return self._stream[start : self.end]
+
+    def logprobs_as(self, dtype: type[np.floating]) -> np.ndarray:
+        """The logprobs as an array, without a Python float each."""
+        return np.frombuffer(self._logprobs, np.float64).astype(dtype)
+
     def continues(self, other: "Turn | None") -> bool:
         """Whether this turn's prompt goes on from where `other` ended, token by token."""
         if other is None:
@@ -162,21 +172,25 @@ class Transcript:
         return turn
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Segment:
     """A token stream with the sampled positions marked: what becomes one datum.
 
-    `tokens[i]` was sampled when `mask[i]`; `logprobs[i]` is its logprob then, and 0 elsewhere.
+    `ids[i]` was sampled when `mask[i]`; `logprobs[i]` is its logprob then, and 0 elsewhere.
     """
 
-    tokens: tuple[int, ...]
-    mask: tuple[bool, ...]
-    logprobs: tuple[float, ...]
+    ids: np.ndarray
+    mask: np.ndarray
+    logprobs: np.ndarray
     turns: int
 
     @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(self.ids.tolist())
+
+    @property
     def sampled_count(self) -> int:
-        return sum(self.mask)
+        return int(self.mask.sum())
 
 
 def segments_of(turns: Iterable[Turn]) -> list[Segment]:
@@ -194,11 +208,10 @@ def segments_of(turns: Iterable[Turn]) -> list[Segment]:
 
 
 def _segment(members: Sequence[Turn]) -> Segment:
-    mask: list[bool] = []
-    logprobs: list[float] = []
+    ids = np.frombuffer(members[-1].ids(), np.int32)
+    mask = np.zeros(len(ids), bool)
+    logprobs = np.zeros(len(ids), np.float64)
     for turn in members:
-        observed = turn.prompt_length - len(mask)
-        mask += [False] * observed + [True] * turn.sampled_count
-        logprobs += [0.0] * observed
-        logprobs += turn._logprobs
-    return Segment(members[-1].tokens, tuple(mask), tuple(logprobs), len(members))
+        mask[turn.prompt_length : turn.end] = True
+        logprobs[turn.prompt_length : turn.end] = turn.logprobs_as(np.float64)
+    return Segment(ids, mask, logprobs, len(members))

@@ -1,7 +1,7 @@
 """One attempt at one task: a Harbor trial with the policy as its agent's model, read as a rollout.
 
 Whatever goes wrong inside a trial becomes the rollout's outcome; only what would break every other
-rollout too (`UserError`) and cancellation come out as exceptions.
+rollout too (`UserError`) and the rollout's own cancellation come out as exceptions.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from termrl.policy.chat import OutsideSampler
 from termrl.policy.rendering import Renderer
 from termrl.policy.sampler import Sampler
 from termrl.policy.usage import Usage
+from termrl.rollout.doorway import Doorway
 from termrl.rollout.gate import wait_at_the_gate
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.record import Rollout, Timings
@@ -111,11 +112,22 @@ class RolloutRunner:
         evidence = Evidence(policy)
         trial.call_before_stop(lambda: self._grade(task, trial, guard, evidence))
         wait_at_the_gate(trial)
+        doorway = Doorway(trial, self._gateway) if access is not None else None
         try:
             result: TrialResult = await trial.run()
+        except asyncio.CancelledError:
+            if _is_being_cancelled():
+                raise
+            ended = Verdict(
+                Outcome.CANCELLED, None, "a part of it was cancelled, though nobody stopped the run"
+            )
+            return _rollout(task, ended, policy, Timings(), trial.paths.trial_dir)
         except Exception as error:
             lost = Verdict(Outcome.SANDBOX_LOST, None, f"{type(error).__name__}: {error}")
             return _rollout(task, lost, policy, Timings(), trial.paths.trial_dir)
+        finally:
+            if doorway is not None:
+                await doorway.close()
         if isinstance(policy.failure, UserError):
             raise policy.failure
         self._gather(evidence, trial, access)
@@ -123,10 +135,10 @@ class RolloutRunner:
             allowed = await self._references.own_changes(task.task_dir)
             evidence.tampering = [sign for sign in guard.signs if sign not in allowed]
         verdict = await self._blame(task, judge(result, evidence, self._rule))
-        ended = _rollout(task, verdict, policy, timings_of(result, policy), trial.paths.trial_dir)
+        rollout = _rollout(task, verdict, policy, timings_of(result, policy), trial.paths.trial_dir)
         if self._settings.agent not in OURS and access is None:
-            return replace(ended, usage=_reported_usage(result))
-        return ended
+            return replace(rollout, usage=_reported_usage(result))
+        return rollout
 
     def _gather(self, evidence: Evidence, trial: LastWord, access: GatewayAccess | None) -> None:
         evidence.agent_timeout = trial.agent_timeout_sec
@@ -182,6 +194,12 @@ class RolloutRunner:
             ),
             environment=self._environment.model_copy(),
         )
+
+
+def _is_being_cancelled() -> bool:
+    """Whether it is this rollout that is to end, and not something that it waited for that was ended."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _our_kwargs(settings: RolloutSettings) -> dict[str, Any]:

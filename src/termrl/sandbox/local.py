@@ -7,45 +7,31 @@ directories are not mounted from the host but downloaded, so nothing inside can 
 
 import itertools
 import json
-import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harbor.environments.base import BaseEnvironment, ExecResult
-from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
-from harbor.models.task.config import NetworkMode, NetworkPolicy
+from harbor.environments.base import ExecResult
 
-from termrl.sandbox.base import HOSTNAME, PRIVATE_PROGRAMS, host_directories
 from termrl.sandbox.build import Builder
-from termrl.sandbox.client import HostFindings, KeeperClient
-from termrl.sandbox.errors import CommandTimeout, SandboxLost, SandboxUnavailable, UnsupportedEnvironment
+from termrl.sandbox.client import KeeperClient
+from termrl.sandbox.door import open_door
+from termrl.sandbox.errors import CommandTimeout, SandboxLost, SandboxUnavailable
 from termrl.sandbox.images import ImageStore
-from termrl.sandbox.keeper.cgroups import Limits
-from termrl.sandbox.keeper.messages import Bind, BootPlan, CommandPlan
-from termrl.sandbox.labels import current_label
+from termrl.sandbox.keeper.messages import BootPlan, CommandPlan
 from termrl.sandbox.layers import LayerStore, default_layers_dir, remove_tree
 from termrl.sandbox.lifetime import lifetime_seconds, task_config_beside
-from termrl.sandbox.preflight import explain, require_local
-from termrl.sandbox.recipe import HOST_IMAGE, WAYS_OUT, Image, Recipe, Run, Stage, read_dockerfile
+from termrl.sandbox.plans import LocalPlans
+from termrl.sandbox.preflight import explain
 from termrl.sandbox.snapshots import handle_for
 
-_ENVIRONMENT = {
-    "HOME": "/root",
-    "HOSTNAME": HOSTNAME,
-    "LANG": "C.UTF-8",
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "TMUX_TMPDIR": "/run/tmux",
-}
-_DEFAULT_STORAGE_MB = 2048
-_DEFAULT_MEMORY_MB = 4096
 _DEFAULT_PIDS = 1024
-_SUBORDINATE_IDS = "have an administrator give you subordinate ids (`usermod --add-subuids`), run as root"
 _numbers = itertools.count(1)
 _stores: dict[tuple[Path, int, bool], LayerStore] = {}
 
 
-class LocalEnvironment(BaseEnvironment):
+class LocalEnvironment(LocalPlans):
     def __init__(
         self,
         *args: Any,
@@ -65,9 +51,6 @@ class LocalEnvironment(BaseEnvironment):
         run; `keep_changes` keeps what is changed on disk, for `keep_as` to make one.
         """
         self._layers_dir = Path(layers_dir) if layers_dir else default_layers_dir()
-        self._images = ImageStore(self._layers_dir, base_images)
-        self._recipe = Recipe([Stage(Image(HOST_IMAGE))], Path())
-        self._pids_limit = pids_limit
         self._overlay = overlay
         self._lifetime = lifetime
         self._snapshots = snapshots
@@ -75,92 +58,9 @@ class LocalEnvironment(BaseEnvironment):
         self._changes: Path | None = None
         self._lowers: list[str] = []
         self._keeper: KeeperClient | None = None
-        self._findings: HostFindings | None = None
         self._own_layers: list[Path] = []
-        super().__init__(*args, **kwargs)
-        self._number = next(_numbers)
-        self._name = f"{self.session_id}-{self._number}"
-
-    @staticmethod
-    def type() -> str:
-        return "local"
-
-    @property
-    def capabilities(self) -> EnvironmentCapabilities:
-        return EnvironmentCapabilities(disable_internet=True)
-
-    @classmethod
-    def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
-        return EnvironmentResourceCapabilities(cpu_limit=True, memory_limit=True)
-
-    @classmethod
-    def preflight(cls) -> None:
-        require_local()
-
-    def _validate_definition(self) -> None:
-        if (self.environment_dir / "docker-compose.yaml").exists() or self.extra_docker_compose_paths:
-            raise UnsupportedEnvironment(
-                f"Task {self.environment_name} has a docker-compose.yaml, which the local sandbox can't run: "
-                f"{WAYS_OUT}."
-            )
-        self._recipe = self._read_recipe(force_build=False)
-        for mount in self._mounts:
-            if not _is_log_directory(mount["target"]) and mount["type"] != "bind":
-                raise UnsupportedEnvironment(
-                    f"The local sandbox has no mounts of type {mount['type']} "
-                    f"(asked for at {mount['target']}): use type = bind."
-                )
-
-    def _read_recipe(self, *, force_build: bool) -> Recipe:
-        """By the prebuilt image where the task names one, unless it is to be built and can be."""
-        dockerfile = self.environment_dir / "Dockerfile"
-        reference = self.task_env_config.docker_image
-        if reference is not None and not (force_build and dockerfile.exists()):
-            where = f"Task {self.environment_name}: docker_image = {reference}"
-            image = self._images.find(reference, where)
-            if image.reference == HOST_IMAGE and dockerfile.exists():
-                return read_dockerfile(dockerfile, self._images.find)
-            stage = Stage(image, workdir=image.workdir, user=image.user, env=dict(image.env))
-            return Recipe([stage], self.environment_dir)
-        if not dockerfile.exists():
-            raise UnsupportedEnvironment(
-                f"Task {self.environment_name} has no {dockerfile}: add one that begins with "
-                f"FROM {HOST_IMAGE}, or set docker_image."
-            )
-        return read_dockerfile(dockerfile, self._images.find)
-
-    def _validate_gpu_support(self) -> None:
-        if self._effective_gpus > 0:
-            raise UnsupportedEnvironment(
-                f"Task {self.environment_name} asks for {self._effective_gpus} GPU(s), and the local sandbox "
-                "hands out none: use environment_type=docker or environment_type=modal."
-            )
-
-    def _validate_tpu_support(self) -> None:
-        if self.task_env_config.tpu is not None:
-            raise UnsupportedEnvironment(
-                f"Task {self.environment_name} asks for a TPU, and the local sandbox hands out none: "
-                "use environment_type=gke."
-            )
-
-    def _validate_windows_support(self) -> None:
-        if self.task_env_config.os.value == "windows":
-            raise UnsupportedEnvironment(
-                f"Task {self.environment_name} is for Windows, which the local sandbox is not: {WAYS_OUT}."
-            )
-
-    def validate_network_policy_support(self, network_policy: NetworkPolicy | None = None) -> None:
-        policy = network_policy or self._network_policy
-        if policy.network_mode == NetworkMode.ALLOWLIST:
-            raise UnsupportedEnvironment(
-                f"Task {self.environment_name} asks for network_mode = allowlist, which the local sandbox "
-                "can't enforce: use no-network or public, or environment_type=docker, which has allowlists."
-            )
-        super().validate_network_policy_support(network_policy)
-
-    @property
-    def workdir(self) -> str:
-        return self.task_env_config.workdir or self._recipe.final.workdir
+        images = ImageStore(self._layers_dir, base_images)
+        super().__init__(images, *args, number=next(_numbers), pids_limit=pids_limit, **kwargs)
 
     @property
     def lifetime(self) -> int:
@@ -276,6 +176,15 @@ class LocalEnvironment(BaseEnvironment):
         """Back to the agent's view, for a task that has another step."""
         await self._running().ask("end_verification", name=self._name)
 
+    async def listen_inside(self, port: int) -> socket.socket | None:
+        """A socket that listens on a port of the sandbox's own loopback, to be answered from out here.
+
+        None where the sandbox is on the host's network, and so reaches what listens here anyway.
+        """
+        if not self._network_disabled:
+            return None
+        return await open_door(self._running(), self._name, port)
+
     def _running(self) -> KeeperClient:
         if self._keeper is None:
             raise SandboxLost(f"The sandbox {self._name} is not running.")
@@ -297,107 +206,6 @@ class LocalEnvironment(BaseEnvironment):
             raise CommandTimeout(message, stdout, stderr)
         return ExecResult(stdout=stdout, stderr=stderr, return_code=reply["code"])
 
-    def _command_plan(self, argv: list[str], cwd: str, env: Mapping[str, str]) -> CommandPlan:
-        whole = {**_ENVIRONMENT, **self._recipe.final.env, **env}
-        whole["PATH"] += f":{PRIVATE_PROGRAMS}"
-        return {
-            "argv": argv,
-            "cwd": cwd,
-            "env": whole,
-            "user": "root",
-            "pids_limit": self._pids_limit,
-            "process_memory_mb": self._process_memory_mb,
-            "cpu_set": self._cpu_set,
-        }
-
-    def _step_plan(self, step: Run) -> CommandPlan:
-        """For a step of the build: no limits but the processes', and only what the stage has set."""
-        return {
-            "argv": list(step.argv),
-            "cwd": step.workdir,
-            "env": {**_ENVIRONMENT, **dict(step.env)},
-            "user": step.user,
-            "pids_limit": self._pids_limit,
-            "process_memory_mb": None,
-            "cpu_set": [],
-        }
-
-    @property
-    def _controllers(self) -> Mapping[str, int]:
-        return self._findings["cgroups"] if self._findings is not None else {}
-
-    @property
-    def _storage_mb(self) -> int:
-        return self._effective_storage_mb or _DEFAULT_STORAGE_MB
-
-    def _limits(self) -> Limits | None:
-        """What a control group has to see to, if the task asks for anything: entering one takes time.
-
-        Files are in memory, so the limits of the two are one there.
-        """
-        cpus, memory = self._effective_cpus, self._effective_memory_mb
-        limits: Limits = {
-            "cpus": cpus if "cpu" in self._controllers else None,
-            "memory_mb": memory + self._storage_mb if memory and "memory" in self._controllers else None,
-            "pids": None,
-        }
-        return limits if any(value is not None for value in limits.values()) else None
-
-    @property
-    def _process_memory_mb(self) -> int | None:
-        """Of each process: for a task that names no limit, or where no group can hold it to what it names."""
-        memory = self._effective_memory_mb
-        if memory is None:
-            return _DEFAULT_MEMORY_MB
-        return None if "memory" in self._controllers else memory
-
-    @property
-    def _cpu_set(self) -> list[int]:
-        """Some of the processors, another sandbox others, where no group can limit the share."""
-        cpus = self._effective_cpus
-        if cpus is None or "cpu" in self._controllers:
-            return []
-        there = sorted(os.sched_getaffinity(0))
-        return [there[(self._number + place) % len(there)] for place in range(min(cpus, len(there)))]
-
-    @property
-    def _has_one_id(self) -> bool:
-        return self._findings is not None and self._findings["ids"] == 1
-
-    def _boot_plan(self, store: LayerStore, lowers: list[str], stage: Stage, *, network: bool) -> BootPlan:
-        on_host = self._recipe.image(stage).reference == HOST_IMAGE
-        binds: list[Bind] = [
-            {"source": f"/{name}", "target": f"/{name}", "read_only": True}
-            for name in (host_directories() if on_host else [])
-        ]
-        directories = [*stage.directories, self.workdir] if stage is self._recipe.final else stage.directories
-        for mount in self._mounts:
-            if _is_log_directory(mount["target"]):
-                directories = [*directories, mount["target"]]
-                continue
-            read_only = bool(mount.get("read_only"))
-            binds.append({"source": mount["source"], "target": mount["target"], "read_only": read_only})
-        label = current_label()
-        return {
-            "layers_dir": str(store.root),
-            "lowers": lowers,
-            "keep_in": None,
-            "overlay": store.overlay,
-            "binds": binds,
-            "directories": list(directories),
-            "files": _network_files() if network else {},
-            "hostname": HOSTNAME,
-            "network": network,
-            "storage_mb": self._storage_mb,
-            "pids_limit": self._pids_limit,
-            "limits": None,
-            "process_memory_mb": None,
-            # A bare host needs no other user, and asking for one costs a boot time.
-            "many_ids": not self._has_one_id and bool(not on_host or self._recipe.built(self._recipe.final)),
-            "lifetime": None,
-            "labels": {**label.as_labels(), "termrl.sandbox": self._name},
-        }
-
     async def _boot(self, name: str, plan: BootPlan) -> None:
         await self._running().ask("boot", name=name, plan=plan)
 
@@ -414,33 +222,3 @@ class LocalEnvironment(BaseEnvironment):
         if self._has_one_id:
             self._refuse_other_owners()
         return _stores[key]
-
-    def _refuse_other_owners(self) -> None:
-        """Where there is but one id to hand out, a step that needs another is refused by name."""
-        for stage in self._recipe.stages:
-            for step in stage.steps:
-                other = step.user if isinstance(step, Run) else step.owner
-                if other not in ("", "root"):
-                    raise UnsupportedEnvironment(
-                        f"{self.environment_dir / 'Dockerfile'}, line {step.line} needs the user {other}, "
-                        f"and an ordinary user has but one id to hand out: {_SUBORDINATE_IDS}, or {WAYS_OUT}."
-                    )
-        if self._recipe.final.user != "root":
-            raise UnsupportedEnvironment(
-                f"Task {self.environment_name} runs as the user {self._recipe.final.user}, and "
-                f"an ordinary user has but one id to hand out: {_SUBORDINATE_IDS}, or {WAYS_OUT}."
-            )
-
-
-def _is_log_directory(target: str) -> bool:
-    return target.startswith("/logs/")
-
-
-def _network_files() -> dict[str, bytes]:
-    """How the host finds names; a sandbox on its network needs the same."""
-    files = {}
-    for path in ("/etc/resolv.conf", "/etc/hosts"):
-        if Path(path).is_file():
-            files[path] = Path(path).read_bytes()
-    files["/etc/hosts"] = files.get("/etc/hosts", b"") + f"127.0.0.1 {HOSTNAME}\n".encode()
-    return files

@@ -61,7 +61,7 @@ class LocalSnapshots(Snapshotter):
 
     async def image(self, environment_dir: Path, config: TaskConfig) -> str:
         from termrl.sandbox.images import ImageStore
-        from termrl.sandbox.recipe import read_dockerfile
+        from termrl.sandbox.reading import read_dockerfile
 
         images = ImageStore(self._layers_dir, self.backend.kwargs.get("base_images"))
         owner = str(self._store().owner)

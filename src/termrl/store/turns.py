@@ -7,30 +7,32 @@ A prompt that extends the stream before it is kept as its new tokens only; logpr
 import json
 import struct
 import zlib
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
 
 from termrl.policy.transcript import Transcript, Turn
 
+FASTEST = 1
+"""The compression's level: a rollout is stored in the loop's own time, and higher levels save little."""
+
 
 def encode_turns(turns: Sequence[Turn]) -> bytes:
     heads: list[list[object]] = []
-    ids: list[int] = []
-    logprobs: list[float] = []
+    ids = array("i")
+    logprobs: list[bytes] = []
     before: Turn | None = None
     for turn in turns:
         kept = before.end if before is not None and turn.continues(before) else 0
-        fresh = turn.observed if kept and kept == turn.start else turn.prompt[kept:]
-        heads.append(
-            [kept, len(fresh), turn.sampled_count, turn.policy_version, turn.stop_reason, turn.seconds]
-        )
-        ids += [*fresh, *turn.sampled]
-        logprobs += turn.logprobs
+        fresh = turn.prompt_length - kept
+        heads.append([kept, fresh, turn.sampled_count, turn.policy_version, turn.stop_reason, turn.seconds])
+        ids += turn.ids(kept)
+        logprobs.append(turn.logprobs_as(np.float32).tobytes())
         before = turn
     head = json.dumps(heads).encode()
-    body = np.asarray(ids, np.int32).tobytes() + np.asarray(logprobs, np.float32).tobytes()
-    return zlib.compress(struct.pack("<II", len(head), len(ids)) + head + body, 3)
+    sizes = struct.pack("<II", len(head), len(ids))
+    return zlib.compress(b"".join((sizes, head, ids.tobytes(), *logprobs)), FASTEST)
 
 
 def decode_turns(blob: bytes) -> tuple[Turn, ...]:

@@ -7,10 +7,13 @@ so that it doesn't die of a closed pipe.
 import contextlib
 import os
 import signal
+import time
 from dataclasses import dataclass, field
 
 from .inside import Sandbox, program, spawn
+from .loop import Loop
 from .messages import CommandPlan
+from .sandboxes import Sandboxes
 from .terminal import processes
 
 OUTPUT_LIMIT = 64 << 20
@@ -105,21 +108,62 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-@dataclass
-class Job:
-    """One or two of our own processes working for one request; done when the last of them is."""
+class Commands:
+    """Those that are running, for the requests that wait for them."""
 
-    request: int
-    pids: set[int]
-    errors: int
-    failed: bool = False
+    def __init__(self, loop: Loop, sandboxes: Sandboxes) -> None:
+        self._loop = loop
+        self._sandboxes = sandboxes
+        self._running: dict[int, Command] = {}
+        loop.keep_time_for(self)
 
-    def complaint(self) -> str:
-        """What they said went wrong; a broken pipe only says that the other side had a reason."""
-        text = b""
-        while chunk := os.read(self.errors, _CHUNK):
-            text += chunk
-        os.close(self.errors)
-        lines = text.decode(errors="replace").strip().splitlines()
-        reasons = [line for line in lines if "Broken pipe" not in line]
-        return "; ".join(reasons or lines)
+    def run(self, request: int, name: str, plan: CommandPlan, timeout: float | None) -> None:
+        sandbox = self._sandboxes.named(name)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        command = start(request, sandbox, plan, deadline, guarded=sandbox.view is not None)
+        self._running[request] = command
+        for stream in command.streams:
+            self._loop.watch(stream, lambda stream=stream: self._on_output(command, stream))  # type: ignore[misc]
+        self._loop.watch(command.pidfd, lambda: self._on_exit(command))
+
+    def cancel(self, request: int) -> None:
+        if request in self._running:
+            self._running[request].end()
+
+    def _on_output(self, command: Command, stream: int) -> None:
+        if not command.read(stream):
+            del command.streams[stream]
+            self._loop.forget(stream)
+
+    def _on_exit(self, command: Command) -> None:
+        self._loop.forget(command.pidfd)
+        command.drain()
+        code = exit_code(command.pid)
+        del self._running[command.request]
+        self._loop.answer(
+            command.request,
+            code=code,
+            timed_out=command.timed_out,
+            stdout=bytes(command.output["stdout"]),
+            stderr=bytes(command.output["stderr"]),
+        )
+        for kept in command.output.values():
+            kept.clear()
+        for stream in command.streams:
+            self._loop.react_otherwise(stream, lambda stream=stream: self._discard(stream))  # type: ignore[misc]
+
+    def _discard(self, stream: int) -> None:
+        # What made the stream readable may have been drained since, in the same round of events.
+        with contextlib.suppress(BlockingIOError):
+            if not os.read(stream, _CHUNK):
+                self._loop.forget(stream)
+
+    def deadlines(self) -> list[float]:
+        return [each.deadline for each in self._running.values() if each.deadline is not None]
+
+    def end_overdue(self, now: float) -> None:
+        for command in self._running.values():
+            if command.deadline is not None and command.deadline <= now:
+                command.deadline = None
+                command.timed_out = True
+                command.end()
