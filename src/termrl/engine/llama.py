@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from termrl.engine.architecture import LlamaConfig
 
@@ -207,8 +208,10 @@ def _attend_block(
     if start_B_Q is not None:
         start = jnp.tile(start_B_Q, (1, rows // queries))
         seen = (seen & (keys >= start[:, :, None]))[:, None]
-    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
-    return jnp.einsum("bkqs,bkse->bkqe", weights, v_B_K_S_E)
+    scores = jnp.where(seen, scores, -jnp.inf)
+    weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True)))
+    # Divided after the product, not before: there is less of it.
+    return jnp.einsum("bkqs,bkse->bkqe", weights, v_B_K_S_E) / weights.sum(axis=-1, keepdims=True)
 
 
 def causal_attention(
@@ -246,8 +249,8 @@ def hidden_states(
 
     `start_B_T` says where in its row a token's sequence starts; without it a row is one sequence. With an
     adapter, which the weights have in them already, only the adapter gets gradients, and what a layer
-    computed is recomputed in the backward pass, but for the products with weights; of long sequences, those
-    too.
+    computed is recomputed in the backward pass, but for the products with weights and what attention gave; of
+    long sequences, those too.
     """
     batch, time = tokens_B_T.shape
     cos, sin = rope_tables(config, jnp.arange(time))
@@ -276,7 +279,7 @@ def hidden_states(
             k = rms_norm(k, layer.k_norm, config.rms_norm_eps)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         mixed = causal_attention(q, k, heads(v, config.num_key_value_heads), start_B_T)
-        mixed = mixed.transpose(0, 2, 1, 3).reshape(batch * time, -1)
+        mixed = checkpoint_name(mixed.transpose(0, 2, 1, 3).reshape(batch * time, -1), "mixed")
         if pairs is None:
             x = x + linear(mixed, layer.o)
             normed = rms_norm(x, layer.mlp_norm, config.rms_norm_eps)
@@ -291,7 +294,10 @@ def hidden_states(
     embedded = params.embed[tokens_B_T.reshape(-1)].astype(jnp.float32)
     run = block
     if adapter is not None:
-        keep = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        keep = jax.checkpoint_policies.save_from_both_policies(
+            jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+            jax.checkpoint_policies.save_only_these_names("mixed"),
+        )
         run = jax.checkpoint(block, policy=keep if batch * time <= KEPT_TOKENS else None)
         adapter = {name: pair for name, pair in adapter.items() if name != "unembed"}
     x, _ = jax.lax.scan(run, embedded, (params.layers, adapter))
