@@ -279,7 +279,8 @@ def hidden_states(
             k = rms_norm(k, layer.k_norm, config.rms_norm_eps)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         mixed = causal_attention(q, k, heads(v, config.num_key_value_heads), start_B_T)
-        mixed = checkpoint_name(mixed.transpose(0, 2, 1, 3).reshape(batch * time, -1), "mixed")
+        mixed = mixed.transpose(0, 2, 1, 3).reshape(batch * time, -1)
+        mixed = checkpoint_name(mixed, "mixed")  # type: ignore[no-untyped-call]
         if pairs is None:
             x = x + linear(mixed, layer.o)
             normed = rms_norm(x, layer.mlp_norm, config.rms_norm_eps)
