@@ -23,7 +23,8 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
-from termrl.store import Run
+from termrl.errors import UserError
+from termrl.store import Place, Run
 
 GROUPS, MEMBERS = 2, 3
 MODES = {"sync": (), "async": ("max_steps_off_policy=2", "partial_rollouts=true")}
@@ -61,20 +62,13 @@ def finish(root: Path, name: str, steps: int, mode: str) -> None:
         sys.exit(f"the run {name} ended with an error:\n{(root / f'{name}.log').read_text()[-3000:]}")
 
 
-def stored(path: Path) -> dict[tuple[int, ...], float]:
+def stored(path: Path) -> dict[Place, float]:
     """The training rollouts on disk, each with the moment it was committed."""
-    if not (path / "run.sqlite").exists():
-        return {}
-    database = sqlite3.connect(f"file:{path / 'run.sqlite'}?mode=ro", uri=True, timeout=30)
     try:
-        rows = database.execute(
-            "SELECT step, group_index, member, finished_at FROM rollouts WHERE stage = 'train'"
-        ).fetchall()
-    except sqlite3.OperationalError:
+        with Run.open(path) as run:
+            return run.committed("train")
+    except UserError:
         return {}
-    finally:
-        database.close()
-    return {tuple(row[:3]): row[3] for row in rows}
 
 
 def kill_at_random(root: Path, name: str, steps: int, mode: str, most: int, random: Random) -> bool:
@@ -128,7 +122,7 @@ def replayed(root: Path, name: str, steps: int, mode: str) -> dict[str, bytes]:
 def check(root: Path, mode: str, kills: int, steps: int, random: Random) -> dict[str, Any]:
     name = f"{mode}-killed"
     problems: list[str] = []
-    before: dict[tuple[int, ...], float] = {}
+    before: dict[Place, float] = {}
     killed = 0
     most = steps * GROUPS * MEMBERS // (kills + 1)
     while killed < kills and kill_at_random(root, name, steps, mode, most, random):

@@ -1,6 +1,10 @@
 """Who can be evaluated besides our own engine: an OpenAI-compatible endpoint, the oracle, nobody."""
 
+import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -151,3 +155,44 @@ async def test_the_oracle_passes_and_doing_nothing_fails(tasks: Path) -> None:
     assert nothing.accuracy.value == 0.0
     assert nothing.excluded == 0
     assert nothing.results["usage"]["turns"]["total"] == 0
+
+
+XML_HELLO = [
+    "<response><analysis>a</analysis><plan>p</plan><commands>"
+    f"{keystrokes}</commands><task_complete>true</task_complete></response>"
+    for keystrokes in ('<keystrokes duration="0.1">echo hello > /app/hello.txt\n</keystrokes>', "")
+]
+
+
+@pytest.mark.timeout(600)
+async def test_the_command_hands_the_agent_its_own_settings_and_prices_tokens_by_the_users_file(
+    tasks: Path, endpoint: Endpoint
+) -> None:
+    def in_xml(body: dict[str, Any]) -> web.Response:
+        said = sum(message["role"] == "assistant" for message in body["messages"])
+        return completion({"content": XML_HELLO[min(said, 1)]})
+
+    endpoint.reply = in_xml
+    prices = tasks.parent / "prices.toml"
+    prices.write_text('[models]\n"openai/scripted" = { prefill = 2, sample = 10, train = 0 }\n')
+    command = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "termrl", "eval", f"dataset={tasks}", "task_indices=0,2"),
+        *("model_name=openai/scripted", f"base_url={endpoint.base_url}", "agent_kwargs.parser_name=xml"),
+        *(f"prices={prices}", f"output_path={tasks.parent / 'out'}", f"run_root={tasks.parent / 'runs'}"),
+        env=os.environ | {"OPENAI_API_KEY": "k"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    said, _ = await asyncio.wait_for(command.communicate(), 500)
+    assert command.returncode == 0, said.decode()
+    results = json.loads((tasks.parent / "out" / "results.json").read_text())
+    assert results["scores"]["excluded_left_out"]["accuracy"]["value"] == 0.5, (
+        "the answers in XML were not understood"
+    )
+    assert "<keystrokes" in endpoint.requests[0]["messages"][0]["content"]
+    usage = results["usage"]
+    tokens = 2 * usage["prompt_tokens"]["total"] + 10 * usage["sampled_tokens"]["total"]
+    assert usage["cost_usd"]["total"] == pytest.approx(tokens / 1e6)
+    assert usage["cost_usd"]["total"] > 0
+    assert usage["cost_usd"]["rollouts"] == 2
+    assert "cost in dollars" in (tasks.parent / "out" / "results.md").read_text()

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -12,7 +11,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from termrl.store import Run
+from termrl.errors import UserError
+from termrl.store import Place, Run
 
 STEPS, GROUPS, MEMBERS, DEMONSTRATIONS = 3, 2, 3, 6
 COMMAND = (
@@ -49,7 +49,7 @@ def finish(root: Path, name: str) -> None:
     assert process.wait(timeout=240) == 0, (root / f"{name}.log").read_text()[-3000:]
 
 
-def kill_when_stored(root: Path, name: str, count: int) -> dict[tuple[object, ...], float]:
+def kill_when_stored(root: Path, name: str, count: int) -> dict[Place, float]:
     """Kills the run and all it started once `count` training rollouts are stored; what was stored by then."""
     process = start(root, name)
     deadline = time.monotonic() + 240
@@ -62,20 +62,13 @@ def kill_when_stored(root: Path, name: str, count: int) -> dict[tuple[object, ..
     return stored(root / name)
 
 
-def stored(path: Path) -> dict[tuple[object, ...], float]:
+def stored(path: Path) -> dict[Place, float]:
     """The training rollouts on disk, each with the moment it was committed."""
-    if not (path / "run.sqlite").exists():
-        return {}
-    database = sqlite3.connect(f"file:{path / 'run.sqlite'}?mode=ro", uri=True, timeout=10)
     try:
-        rows = database.execute(
-            "SELECT step, group_index, member, finished_at FROM rollouts WHERE stage = 'train'"
-        ).fetchall()
-    except sqlite3.OperationalError:
+        with Run.open(path) as run:
+            return run.committed("train")
+    except UserError:
         return {}
-    finally:
-        database.close()
-    return {tuple(row[:3]): row[3] for row in rows}
 
 
 def final_weights(path: Path) -> dict[str, bytes]:
@@ -96,7 +89,7 @@ def test_a_killed_run_goes_on_loses_nothing_repeats_nothing_and_ends_in_the_same
     tmp_path: Path,
 ) -> None:
     finish(tmp_path, "whole")
-    before: dict[tuple[object, ...], float] = {}
+    before: dict[Place, float] = {}
     for count in (2, GROUPS * MEMBERS + 1, 2 * GROUPS * MEMBERS + 3):
         now = kill_when_stored(tmp_path, "broken", count)
         assert before.items() <= now.items(), "a rollout that was stored was sampled again"

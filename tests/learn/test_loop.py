@@ -197,7 +197,9 @@ async def test_a_loss_of_ones_own_trains_as_the_servers_loss_of_the_same_formula
 async def test_a_loss_that_the_server_does_not_have_is_refused_before_anything_is_sampled(
     training_of: Any, tmp_path: Path
 ) -> None:
-    with pytest.raises(LossRefusedError, match="clip_low_threshold"):
+    with pytest.raises(
+        LossRefusedError, match=r"The server does not train with loss_fn=ppo .*clip_low_threshold"
+    ):
         await train(
             training_of,
             "refused",
@@ -322,6 +324,51 @@ async def test_rolling_checkpoints_replace_each_other(training_of: Any, tmp_path
     with Run.open(tmp_path / "rolling") as run:
         kept = [(checkpoint.kind, checkpoint.step) for checkpoint in run.checkpoints()]
     assert kept == [("periodic", 0), ("periodic", 3), ("rolling", 5)]
+
+
+async def test_checkpoints_expire_but_for_the_last_and_a_run_goes_on_from_the_newest_that_is_left(
+    training_of: Any, tmp_path: Path
+) -> None:
+    config = config_of(max_steps=4, save_every=1, checkpoint_ttl_hours=1)
+    stop, notes = Stop(), list[str]()
+
+    class Noted(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    with pytest.raises(Interrupted):
+        await train(
+            training_of, "run", config, stop=stop, progress=CountedSteps(2, lambda: stop.ask(Interrupted()))
+        )
+    async with training_of("run", config, progress=Noted()) as training:
+        rest = training.service.create_rest_client()
+
+        async def lifetimes() -> dict[str, bool]:
+            kept = training.run.checkpoints()
+            listed = await rest.list_checkpoints_async(kept[0].state_path.split("/")[2])
+            limited = {each.tinker_path: each.expires_at is not None for each in listed.checkpoints}
+            return {each.name: limited[each.state_path] for each in kept if each.state_path in limited}
+
+        before = await lifetimes()
+        assert before == {"start": False, "step-00001": True, "step-00002": True, "stopped-00002": True}
+        rollouts = training.run.rollouts("train")
+        for checkpoint in training.run.checkpoints()[2:]:
+            await rest.set_checkpoint_ttl_from_tinker_path_async(checkpoint.state_path, 1)
+        await asyncio.sleep(1.5)
+        await train_run(training)
+        assert [text.partition(" (")[0] for text in notes[:3]] == [
+            "Checkpoint stopped-00002 is gone",
+            "Checkpoint step-00002 is gone",
+            "Going on from checkpoint step-00001.",
+        ]
+        assert rollouts.items() <= training.run.rollouts("train").items()
+        last = training.run.checkpoints()[-1]
+        assert (last.name, last.kind) == ("final-00004", "final")
+        listed = await rest.list_checkpoints_async(last.state_path.split("/")[2])
+        (final,) = [each for each in listed.checkpoints if each.tinker_path == last.state_path]
+        assert final.expires_at is None
+        broken = await logprobs_after(training)
+    assert broken == await train(training_of, "whole", config)
 
 
 class FirstHeldUp(WaitingRunner):

@@ -1,11 +1,20 @@
 """What is built in or fetched goes below a directory of the test session, never to the user's cache."""
 
+import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+IMAGE = "termrl/host"
+SMALL_ROOT = Path(__file__).parents[2] / "scripts" / "small_root.py"
+PROGRAMS = (
+    *("git", "make", "python3", "awk", "bzip2", "cksum", "cmp", "diff", "expr", "mktemp", "nohup", "printf"),
+    *("setsid", "sleep", "tac", "tmux", "tty", "uniq", "zcat", "gunzip", "comm", "paste", "clear", "uptime"),
+)
 CONFIG = '[metadata]\nfamily = "greeting"\n\n[environment]\nnetwork_mode = "no-network"\n'
 
 
@@ -77,3 +86,30 @@ class GitRepository:
 @pytest.fixture
 def git_repository(tmp_path: Path) -> GitRepository:
     return GitRepository(tmp_path / "repositories" / "someone" / "tasks.git")
+
+
+@pytest.fixture(scope="session")
+def host_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The base of the built-in tasks as an image of this machine's own programs, if there is none yet."""
+    if subprocess.run(["docker", "images", "-q", IMAGE], capture_output=True, check=True).stdout:
+        yield
+        return
+    folder = tmp_path_factory.mktemp("host")
+    root = folder / "root"
+    # The system's programs, not those of a Python that only this user has.
+    path = {**os.environ, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    subprocess.run([sys.executable, str(SMALL_ROOT), str(root), *PROGRAMS], check=True, env=path)
+    for tree in ("/usr/lib/git-core", "/usr/share/git-core", *map(str, Path("/usr/lib").glob("python3*"))):
+        if Path(tree).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "test", "config-*")
+            shutil.copytree(tree, root / tree[1:], symlinks=True, dirs_exist_ok=True, ignore=ignored)
+    for module in root.glob("usr/lib/python3*/lib-dynload/*.so"):
+        listing = subprocess.run(["ldd", str(module)], capture_output=True, text=True, check=False).stdout
+        for library in (Path(word) for word in listing.split() if word.startswith("/")):
+            if not (root / "usr/lib" / library.name).exists():
+                shutil.copy(library.resolve(), root / "usr/lib" / library.name)
+    packed = folder / "root.tar"
+    subprocess.run(["tar", "-C", str(root), "-cf", str(packed), "."], check=True)
+    subprocess.run(["docker", "import", str(packed), IMAGE], check=True, capture_output=True)
+    yield
+    subprocess.run(["docker", "rmi", "-f", IMAGE], check=False, capture_output=True)

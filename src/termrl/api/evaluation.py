@@ -22,7 +22,7 @@ from termrl.evaluate.checkpoint import local_checkpoint, require_remote_checkpoi
 from termrl.evaluate.evaluation import combine, plan_evaluation, run_evaluation
 from termrl.evaluate.going_on import slug
 from termrl.evaluate.results import EvalResult
-from termrl.learn.prices import Prices, model_prices
+from termrl.learn.prices import model_prices
 from termrl.learn.progress import Progress, Silent
 from termrl.policy.chat import UNKNOWN_LIMIT, ChatSampler, NoModel
 from termrl.policy.rendering import Renderer
@@ -82,6 +82,7 @@ async def _evaluate_one(
     config, tasks = plan.config, [one.task for one in plan.chosen]
     service = _service_of(config)
     model = checked_model(config, service)
+    prices = model_prices(config.model_name, config.prices)
     if config.base_url is not None and service is not Service.NONE:
         await require_reachable(config.base_url)
     checkpoint, state = await _checkpoint(config, service)
@@ -106,9 +107,7 @@ async def _evaluate_one(
                     tokenizer=who.tokenizer,
                     service=service.value,
                     progress=progress,
-                    prices=model_prices(config.model_name, config.prices)
-                    if service is Service.TINKER
-                    else Prices(),
+                    prices=prices,
                 )
             finally:
                 await runner.close()

@@ -132,9 +132,9 @@ async def run_evaluation(
 
 
 def _priced(rollout: Rollout, prices: Prices) -> Rollout:
-    """The rollout with what its tokens cost, where that is known and the service has not said it itself."""
+    """The rollout with what its tokens cost: by the file of prices, or else what the service said itself."""
     used = rollout.used
-    if used.cost is not None or prices.prefill is None or prices.sample is None:
+    if prices.prefill is None or prices.sample is None:
         return rollout
     cost = (used.prompt_tokens * prices.prefill + used.sampled_tokens * prices.sample) / 1e6
     return replace(rollout, usage=replace(used, cost=cost))

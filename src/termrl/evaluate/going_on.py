@@ -15,7 +15,8 @@ from typing import Any
 from termrl.config import EvalConfig
 from termrl.errors import UserError
 from termrl.evaluate.results import NOT_OF_THE_RESULT
-from termrl.settings import flatten, from_dict, to_dict
+from termrl.settings import to_dict
+from termrl.settings.again import settings_again
 
 MAY_CHANGE = NOT_OF_THE_RESULT | {"attempts", "base_url", "pass_threshold"}
 """What an evaluation under way may be told anew; more attempts are added to those that are there."""
@@ -35,21 +36,16 @@ def evaluation_name(config: EvalConfig) -> str:
 
 def go_on(stored: Mapping[str, Any], said: Mapping[str, Any]) -> EvalConfig:
     """The settings to go on with: those stored, with what was said now over them."""
-    before, now = flatten(stored), flatten(said)
-    changed = sorted(name for name in now if name not in MAY_CHANGE and _plain(now[name]) != before.get(name))
-    if changed:
-        name = changed[0]
-        raise EvaluationChangedError(
-            f"The evaluation was begun with {name}={before.get(name)}, not {now[name]}: leave "
-            f"{', '.join(changed)} out to go on with it, or give another run_name."
-        )
-    return from_dict({**before, **now}, EvalConfig)
+    return settings_again(
+        stored,
+        said,
+        EvalConfig,
+        may_change=MAY_CHANGE,
+        began="The evaluation was begun",
+        refusal=EvaluationChangedError,
+    )
 
 
 def slug(name: str) -> str:
     """A name that a directory can have."""
     return re.sub(r"[^a-z0-9.]+", "-", Path(name).name.lower()).strip("-.")[:40]
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

@@ -10,7 +10,7 @@ from typing import Any
 
 from termrl.config import TrainConfig
 from termrl.errors import UserError
-from termrl.settings import flatten, from_dict
+from termrl.settings.again import settings_again
 
 MAY_CHANGE = frozenset(
     {
@@ -50,15 +50,14 @@ class SettingsChangedError(UserError):
 
 def settle(stored: Mapping[str, Any], said: Mapping[str, Any]) -> TrainConfig:
     """The settings to go on with: those stored, with what was said now over them."""
-    before, now = flatten(stored), flatten(said)
-    changed = sorted(name for name in now if name not in MAY_CHANGE and _plain(now[name]) != before.get(name))
-    if changed:
-        name = changed[0]
-        raise SettingsChangedError(
-            f"The run was started with {name}={before.get(name)}, not {now[name]}: leave "
-            f"{', '.join(changed)} out to go on with it, or give another run_name."
-        )
-    return from_dict({**before, **now})
+    return settings_again(
+        stored,
+        said,
+        TrainConfig,
+        may_change=MAY_CHANGE,
+        began="The run was started",
+        refusal=SettingsChangedError,
+    )
 
 
 def free_name(path: Path) -> str:
@@ -67,7 +66,3 @@ def free_name(path: Path) -> str:
     while (path.parent / f"{path.name}-{number}").exists():
         number += 1
     return f"{path.name}-{number}"
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

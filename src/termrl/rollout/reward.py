@@ -18,7 +18,7 @@ from termrl.errors import UserError
 from termrl.policy.transcript import Turn
 from termrl.sandbox.interface import SandboxInterface
 
-_TERM = re.compile(r"(?:(?P<weight>\d+(?:\.\d*)?|\.\d+)\s*\*\s*)?(?P<key>[A-Za-z_][\w.-]*)\Z")
+_TERM = re.compile(r"(?:(?P<weight>\d+(?:\.\d*)?|\.\d+)\s*\*\s*)?(?P<key>[A-Za-z_][\w.:\[\]-]*)\Z")
 
 
 class RewardRuleError(UserError):

@@ -179,6 +179,13 @@ class Run:
             raise KeyError(place)
         return _rollout(row, True)
 
+    def committed(self, stage: str) -> dict[Place, float]:
+        """When each rollout of a stage was committed."""
+        rows = self._db.execute(
+            "SELECT stage, step, group_index, member, finished_at FROM rollouts WHERE stage = ?", (stage,)
+        )
+        return {_place(row): row["finished_at"] for row in rows}
+
     def stages(self) -> list[str]:
         return [
             row[0] for row in self._db.execute("SELECT stage FROM rollouts GROUP BY stage ORDER BY min(id)")
