@@ -1,11 +1,12 @@
 """The engine's speed, as shares of what the machine's own matrix product does in the same run.
 
     python bench/engine.py [--json] [--check] [--model smollm2-135m] [--only decode,prefill,…]
-    python bench/engine.py --against torch      # measures torch beside ours, where it is installed
+    python bench/engine.py --against llama.cpp,torch    # measures them beside ours, where they are installed
 
 Everything goes through the SDK to an engine process, as users do it. Work is counted as 2N operations a token
-decoded or prefilled and 4N a token of LoRA forward and backward, N the model's parameters. --check exits 1
-where a promised figure is missed. Run it on a quiet machine.
+decoded or prefilled and 4N a token of LoRA forward and backward, N the model's parameters. A figure is the
+best of a few runs after a first that compiles. --check exits 1 where a promised figure is missed. Run it on a
+quiet machine: it takes about five minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ import numpy as np
 import tinker
 from tinker import types
 
+from engine_others import OTHERS, measure_others
 from termrl.cache import cache_directory
 from termrl.engine.architecture import LlamaConfig
 from termrl.engine.catalog import SMOLLM2, resolve_model
@@ -47,6 +49,7 @@ SMOLLM2_SHAPE = LlamaConfig(
     rope_theta=100000.0,
     max_position_embeddings=8192,
 )
+RUNS = 6
 PROMISED = {
     "decode 32": 0.42,
     "prefill": 0.8,
@@ -57,6 +60,7 @@ PROMISED = {
     "http 64": 0.8,
 }
 """What must be reached: shares of the product's rate, or of the figure that was promised."""
+TEMPORARY, TEMPORARY_MB = "train_1x2048_temporary_mb", 2000
 
 
 @dataclass(frozen=True)
@@ -136,31 +140,44 @@ async def sample_all(
     return taken
 
 
+async def best(run: Callable[[int], Awaitable[float]]) -> float:
+    """The shortest of a few runs, the first of which may compile; each is given a seed of its own."""
+    await run(0)
+    taken = [await run(1), await run(2)]
+    # What is compiled beside the first runs may only be used by later ones.
+    while len(taken) < RUNS and min(taken[:-1]) > 1.05 * taken[-1]:
+        taken.append(await run(len(taken) + 1))
+    return min(taken)
+
+
 async def decode(service: tinker.ServiceClient, model: str, count: int, tokens: int) -> float:
     """Tokens a second, `count` at once."""
     config = read_config(model)
     client = await service.create_sampling_client_async(base_model=model)
-    await sample_all(client, prompts(config, count, 8, 1), tokens)
-    return count * tokens / await sample_all(client, prompts(config, count, 8, 2), tokens)
+    return (
+        count * tokens / await best(lambda seed: sample_all(client, prompts(config, count, 8, seed), tokens))
+    )
 
 
 async def prefill(service: tinker.ServiceClient, model: str) -> float:
     config = read_config(model)
     client = await service.create_sampling_client_async(base_model=model)
-    await sample_all(client, prompts(config, 8, 512, 1), 1)
-    return 16 * 512 / await sample_all(client, prompts(config, 16, 512, 2), 1)
+    return 16 * 512 / await best(lambda seed: sample_all(client, prompts(config, 16, 512, seed), 1))
 
 
 async def turn(service: tinker.ServiceClient, model: str) -> float:
     """A tenth of a 2,000-token prefill over the time of a turn that extends it by 100 tokens."""
     config = read_config(model)
     client = await service.create_sampling_client_async(base_model=model)
-    await sample_all(client, prompts(config, 1, 2000, 1), 1)
-    await sample_all(client, prompts(config, 1, 2100, 3), 1)
-    [long] = prompts(config, 1, 2100, 2)
-    scratch = await sample_all(client, [types.ModelInput.from_ints(long.to_ints()[:2000])], 1)
-    extended = await sample_all(client, [long], 1)
-    return scratch / 10 / extended
+
+    async def both(seed: int) -> tuple[float, float]:
+        [long] = prompts(config, 1, 2100, seed)
+        scratch = await sample_all(client, [types.ModelInput.from_ints(long.to_ints()[:2000])], 1)
+        return scratch, await sample_all(client, [long], 1)
+
+    await both(1)
+    taken = [await both(seed) for seed in (2, 3)]
+    return min(scratch for scratch, _ in taken) / 10 / min(extended for _, extended in taken)
 
 
 async def train(service: tinker.ServiceClient, model: str, count: int, length: int) -> float:
@@ -177,10 +194,13 @@ async def train(service: tinker.ServiceClient, model: str, count: int, length: i
             for row in rows
         ]
 
-    await (await trainee.forward_backward_async(data(0), "cross_entropy")).result_async()
-    begin = time.perf_counter()
-    await (await trainee.forward_backward_async(data(1), "cross_entropy")).result_async()
-    return count * length / (time.perf_counter() - begin)
+    async def one_pass(seed: int) -> float:
+        batch = data(seed)
+        begin = time.perf_counter()
+        await (await trainee.forward_backward_async(batch, "cross_entropy")).result_async()
+        return time.perf_counter() - begin
+
+    return count * length / await best(one_pass)
 
 
 def inside(model: str, count: int, tokens: int) -> float:
@@ -194,16 +214,17 @@ def inside(model: str, count: int, tokens: int) -> float:
 
     base = load_base_model(model)
     sampler = Sampler(base, base.params)
-    taken = 0.0
-    for seed in (1, 2):
+
+    async def run(seed: int) -> float:
         for prompt in prompts(base.config, count, 8, seed):
             settings = SamplingSettings(max_tokens=tokens, seed=seed, stops_at_eos=False)
             sampler.sample(np.asarray(prompt.to_ints(), np.int32), settings, 0, lambda _: None)
         begin = time.perf_counter()
         while sampler.busy:
             sampler.step()
-        taken = time.perf_counter() - begin
-    return count * tokens / taken
+        return time.perf_counter() - begin
+
+    return count * tokens / asyncio.run(best(run))
 
 
 def memory(pid: int, field: str) -> float:
@@ -250,7 +271,7 @@ async def measure(
                 await train(service, model, 1, 64)
                 before = memory(handle.pid, "VmRSS")
                 rate = await train(service, model, 1, 2048)
-                notes["train_1x2048_temporary_mb"] = round(memory(handle.pid, "VmHWM") - before)
+                notes[TEMPORARY] = round(memory(handle.pid, "VmHWM") - before)
                 add("train 1x2048", rate, "tokens/s", rate * 4 * parameters / peak)
     if wanted("tiny") or wanted("http"):
         async with serving(TINY) as (service, _):
@@ -270,25 +291,6 @@ async def measure(
     return notes, figures
 
 
-def against_torch(model: str) -> dict[str, float]:
-    """Tokens a second of torch, transformers and peft on the same work."""
-    import torch  # type: ignore[import-not-found]
-    from peft import LoraConfig, get_peft_model  # type: ignore[import-not-found]
-    from transformers import AutoModelForCausalLM
-
-    found: dict[str, float] = {}
-    loaded = AutoModelForCausalLM.from_pretrained(resolve_model(model), dtype=torch.float32)
-    adapter = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear")
-    network = get_peft_model(loaded, adapter)
-    for count, length in ((8, 128), (1, 2048)):
-        tokens = torch.randint(3, 1000, (count, length))
-        network(input_ids=tokens, labels=tokens).loss.backward()
-        begin = time.perf_counter()
-        network(input_ids=tokens, labels=tokens).loss.backward()
-        found[f"torch train {count}x{length}"] = count * length / (time.perf_counter() - begin)
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -297,28 +299,31 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="exit 1 where a promised figure is missed")
     parser.add_argument("--model", default=SMOLLM2)
     parser.add_argument("--only", default="", help="decode, prefill, turn, train, tiny, http")
-    parser.add_argument("--against", default="", help="torch")
+    parser.add_argument("--against", default="", help=f"measure others too: {', '.join(OTHERS)}")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside:
         print(inside(arguments.inside, 64, 96))
         return
+    others = list(filter(None, arguments.against.split(",")))
+    if unknown := set(others) - set(OTHERS):
+        parser.error(f"--against knows {', '.join(OTHERS)}, not {', '.join(sorted(unknown))}")
     model = the_model(arguments.model)
     say = print if not arguments.json else (lambda line: print(line, file=sys.stderr))
     only = set(filter(None, arguments.only.split(",")))
     notes, figures = asyncio.run(measure(model, only, say))
-    if "torch" in arguments.against:
-        notes |= against_torch(model)
+    notes |= measure_others(others, model, say)
     if arguments.json:
         table = {figure.name: {"rate": figure.rate, "ratio": figure.ratio} for figure in figures}
         print(json.dumps(notes | table))
     else:
         for name, value in notes.items():
             print(f"{name}: {value}")
-    missed = [figure for figure in figures if not figure.reached]
+    missed = [f"{f.name} {f.ratio:.2f} of {PROMISED[f.name]:.2f}" for f in figures if not f.reached]
+    if (taken := notes.get(TEMPORARY, 0)) > TEMPORARY_MB:
+        missed.append(f"{TEMPORARY} {taken} of at most {TEMPORARY_MB}")
     if arguments.check and missed:
-        named = ", ".join(f"{f.name} {f.ratio:.2f} of {PROMISED[f.name]:.2f}" for f in missed)
-        sys.exit(f"missed: {named}")
+        sys.exit(f"missed: {', '.join(missed)}")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import pytest
 from harbor.models.task.config import EnvironmentConfig, NetworkMode
 from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
 
-from termrl.agents.stillness import may_return_early
+from termrl.agents.stillness import FUNCTIONS, may_return_early
 from termrl.agents.stock import Command
-from termrl.agents.terminal import LeanTmuxSession
+from termrl.agents.terminal import _PANE_FORMAT, LeanTmuxSession
 from termrl.sandbox.local import LocalEnvironment
 
 DURATION = 1.5
@@ -170,3 +170,18 @@ async def test_a_turn_is_one_trip_into_the_sandbox(
 def test_what_could_wait_without_being_seen_to_is_left_its_time(keys: str) -> None:
     assert not may_return_early(keys)
     assert may_return_early("ls; make thread; unread")
+
+
+async def test_keys_that_have_not_reached_the_shell_are_waited_for(environment: LocalEnvironment) -> None:
+    """A busy machine passes keys on late: that tmux has run says nothing, only that the shell has."""
+    at = await session(environment, "late-keys")
+    pane = await environment.exec(f"tmux display-message -p -t late-keys '{_PANE_FORMAT}'")
+    names = "set -- {}; shell_pid=$1 tmux_pid=$2 pane_tty=$3".format((pane.stdout or "").strip())
+    script = (
+        f'{names}\n{FUNCTIONS}\nran before; tmux display-message -p hi >/dev/null; until_done 700 "$before"'
+    )
+    began = time.monotonic()
+    result = await environment.exec(script)
+    assert result.return_code == 0
+    assert time.monotonic() - began > 0.6
+    assert await at.is_session_alive()

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 from termrl.engine.models import BaseModel, load_base_model
 from termrl.engine.programs import Key, Programs
-from termrl.engine.sampler import Sampler
+from termrl.engine.sampler import Sampler, prepare
 from termrl.engine.sequences import Answer, SamplingSettings
 
 PROMPT = np.arange(2, 30, dtype=np.int32)
@@ -17,15 +19,18 @@ SETTINGS = SamplingSettings(max_tokens=24, seed=7, stops_at_eos=False)
 
 
 def test_a_program_is_made_once_beside_the_caller_who_can_wait_for_it() -> None:
-    programs, go, made = Programs(), threading.Event(), []
+    programs, made = Programs(), list[threading.Thread]()
+    begun, go = threading.Event(), threading.Event()
 
     def make() -> str:
+        begun.set()
         assert go.wait(30)
         made.append(threading.current_thread())
         return "done"
 
     for _ in range(3):
         programs.begin(("kind", 1), "a thing", make)
+    assert begun.wait(30)
     assert not programs.wait(("kind", 1), 0.01)
     assert programs.status is not None
     assert "compiling a thing" in programs.status
@@ -38,7 +43,7 @@ def test_a_program_is_made_once_beside_the_caller_who_can_wait_for_it() -> None:
 
 
 def test_what_making_a_program_raises_reaches_who_waits_and_it_is_tried_again() -> None:
-    programs, tries = Programs(), []
+    programs, tries = Programs(), list[int]()
 
     def make() -> str:
         tries.append(1)
@@ -55,12 +60,18 @@ def test_what_making_a_program_raises_reaches_who_waits_and_it_is_tried_again() 
 
 
 def test_what_is_urgent_is_made_before_what_is_not() -> None:
-    programs, go, order = Programs(), threading.Event(), []
-    programs.begin(("first",), "first", lambda: go.wait(30))
-    assert not programs.wait(("first",), 0.05)
+    programs, order = Programs(), list[str]()
+    begun, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert go.wait(30)
+
+    programs.begin(("first",), "first", hold)
+    assert begun.wait(30)
     for name in ("later", "last"):
-        programs.begin((name,), name, lambda name=name: order.append(name), urgent=False)
-    programs.begin(("urgent",), "urgent", lambda: order.append("urgent"))
+        programs.begin((name,), name, partial(order.append, name), urgent=False)
+    programs.begin(("urgent",), "urgent", partial(order.append, "urgent"))
     go.set()
     programs.get(("last",))
     assert order == ["urgent", "later", "last"]
@@ -83,6 +94,9 @@ def test_answers_go_on_while_a_bigger_shape_is_compiled(
 
     monkeypatch.setattr(own.programs, "begin", slow)
     sampler = Sampler(own, own.params)
+    prepare(own)
+    while not (own.programs.ready("prefill") and own.programs.ready("decode")):
+        time.sleep(0.01)
     answers: list[Answer] = []
     for index in range(20):
         sampler.sample(PROMPT, SETTINGS, index, answers.append)

@@ -48,7 +48,7 @@ at_prompt() {
     return 1
 }
 until_done() {
-    local end at before=$2 seen again pause=4 left
+    local end at before=${2%/*} seen again pause=4 left
     if [ -z "$EPOCHREALTIME" ]; then # an older bash has no clock that fine
         printf -v left '%d.%03d' $(($1 / 1000)) $(($1 % 1000))
         nap "$left"
@@ -57,7 +57,8 @@ until_done() {
     now end
     end=$((end + $1))
     while now at && [ "$at" -lt "$end" ]; do
-        if ran seen && [ "$seen" != "$before" ] && alone; then
+        # tmux runs for every key; only the shell's own waking tells that the keys have come through.
+        if ran seen && [ "${seen%/*}" != "$before" ] && alone; then
             nap MOMENT
             if ran again && [ "$again" = "$seen" ] && alone && at_prompt; then return; fi
         fi

@@ -20,6 +20,7 @@ from termrl.engine.checkpoints import CheckpointInfo, CheckpointPath, Checkpoint
 from termrl.engine.journal import Journal
 from termrl.engine.lora import LoraSpec
 from termrl.engine.models import BaseModel, load_base_model
+from termrl.engine.sampler import prepare
 from termrl.engine.sampling import Sampling, UnknownModel
 from termrl.engine.states import Saved, TrainingStates
 from termrl.engine.trainer import PassResult, Trainer
@@ -56,7 +57,10 @@ class Engine:
 
     def base_model(self, name: str) -> BaseModel:
         if name not in self._models:
-            self._models[name] = load_base_model(name, self._dtype, self._tensor_parallel)
+            base = load_base_model(name, self._dtype, self._tensor_parallel)
+            if base.mesh is None:
+                prepare(base)
+            self._models[name] = base
         return self._models[name]
 
     def trainer(self, model_id: str) -> Trainer:

@@ -9,13 +9,13 @@ string) is kept.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from termrl.engine.batches import plan
@@ -29,8 +29,10 @@ from termrl.engine.programs import Key
 from termrl.engine.rows import Datum, lay_out
 from termrl.engine.sequences import Answer, SamplingSettings, Sequence, new_sequence
 from termrl.engine.shapes import shapes_of
-from termrl.engine.slots import Slots
+from termrl.engine.slots import Slots, begin_decoding
 
+FIRST_ROWS, FIRST_POSITIONS = 8, 512
+"""The shape that is compiled before anything is asked for."""
 PREFILL_SECONDS = 0.5
 """How long prompts are prefilled before those that are ready go on, where most are not."""
 
@@ -197,9 +199,7 @@ class Sampler:
         ideal = ("prefill", config, rows, past)
         usable = [ideal]
         if not programs.is_ready(ideal):
-            name = f"prefill of {rows} prompts after {past} positions"
-            programs.begin(ideal, name, functools.partial(self._compile, rows, past))
-            self._awaited = ideal
+            self._awaited = _begin_prefill(self.base, self._weights, rows, past)
             limit = self._shapes.prefill_rows_that_fit
             usable = [
                 key
@@ -211,16 +211,32 @@ class Sampler:
         best = min(usable, key=lambda key: (-min(key[2], count), key[2] * key[3]))
         return programs.get(best), best[2], best[3]
 
-    def _compile(self, rows: int, past: int) -> Any:
-        config = self.base.config
-        if self.base.mesh is not None:
-            return lambda weights, past, tokens, start: prefill_block(weights, config, past, tokens, start)
-        tokens, start = np.zeros((rows, self._shapes.prefill_block), np.int32), np.zeros(rows, np.int32)
-        lowered = prefill_block.lower(self._weights, config, blank_block(config, past, rows), tokens, start)
-        return lowered.compile()
-
     def _past(self, sequence: Sequence) -> int:
         return self._shapes.position_bucket(len(sequence.blocks) * self._shapes.prefill_block)
+
+
+def prepare(base: BaseModel) -> None:
+    """Begins to compile what the first answers can be computed with, whatever they turn out to need."""
+    shapes = shapes_of(base.config)
+    weights = jax.eval_shape(lambda params: sampler_weights(params, base.config), base.params)
+    positions = shapes.position_bucket(min(FIRST_POSITIONS, base.config.max_position_embeddings))
+    _begin_prefill(base, weights, shapes.prefill_rows[-1], positions, urgent=False)
+    begin_decoding(base, weights, FIRST_ROWS, positions, urgent=False)
+
+
+def _begin_prefill(base: BaseModel, weights: Any, rows: int, past: int, *, urgent: bool = True) -> Key:
+    config, block = base.config, shapes_of(base.config).prefill_block
+
+    def compile_it() -> Any:
+        if base.mesh is not None:
+            return lambda weights, past, tokens, start: prefill_block(weights, config, past, tokens, start)
+        tokens, start = np.zeros((rows, block), np.int32), np.zeros(rows, np.int32)
+        return prefill_block.lower(weights, config, blank_block(config, past, rows), tokens, start).compile()
+
+    key = ("prefill", config, rows, past)
+    name = f"prefill of {rows} prompts after {past} positions"
+    base.programs.begin(key, name, compile_it, urgent=urgent)
+    return key
 
 
 def _as_datum(prompt: np.ndarray) -> Datum:

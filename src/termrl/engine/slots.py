@@ -160,9 +160,7 @@ class Slots:
         if programs.is_ready(key):
             return ideal
         if begin:
-            name = f"decoding of {ideal.rows} × {ideal.positions} positions"
-            programs.begin(key, name, functools.partial(self._compile, ideal))
-            self.awaited = key
+            self.awaited = begin_decoding(self._base, self._weights, *ideal)
         limit = max(self._shapes.cache_bytes // position_bytes(config), ideal.size)
         usable = [
             shape
@@ -175,25 +173,6 @@ class Slots:
         shape = _Shape(len(self._rows), self._positions)
         steps: _Steps = self._base.programs.get(("decode", self._base.config, shape))
         return steps
-
-    def _compile(self, shape: _Shape) -> _Steps:
-        config, weights = self._base.config, self._weights
-
-        def decode(weights: Any, cache: Any, token: Any, position: Any, choice: Any, steps: Any) -> Any:
-            return decode_chunk(weights, config, cache, token, position, choice, steps)
-
-        if self._base.mesh is not None:
-            # Where arrays are spread over devices the compiler has to see how: at the first call.
-            return _Steps(load_row, decode)
-        cache = empty_cache(config, shape.rows, shape.positions)
-        prompt = row_of(blank_block(config, shape.positions, 1), 0)
-        token, number = np.zeros(shape.rows, np.int32), np.int32(0)
-        return _Steps(
-            load_row.lower(cache, number, prompt).compile(),
-            decode_chunk.lower(
-                weights, config, cache, token, token, _no_choice(shape.rows), number
-            ).compile(),
-        )
 
     def _move(self, shape: _Shape) -> None:
         rows, positions = shape
@@ -231,6 +210,31 @@ class Slots:
             choice.stop_ids_B_I[row, : len(settings.stop_ids)] = settings.stop_ids
             filtered |= settings.top_k > 0 or settings.top_p < 1
         return token, position, choice._replace(filtered=np.bool_(filtered))
+
+
+def begin_decoding(base: BaseModel, weights: Any, rows: int, positions: int, *, urgent: bool = True) -> Key:
+    """Has the programs of a shape compiled; of the weights only shapes are looked at."""
+    key = ("decode", base.config, _Shape(rows, positions))
+    name = f"decoding of {rows} × {positions} positions"
+    compile_it = functools.partial(_compile, base, weights, rows, positions)
+    base.programs.begin(key, name, compile_it, urgent=urgent)
+    return key
+
+
+def _compile(base: BaseModel, weights: Any, rows: int, positions: int) -> _Steps:
+    config = base.config
+
+    def decode(weights: Any, cache: Any, token: Any, position: Any, choice: Any, steps: Any) -> Any:
+        return decode_chunk(weights, config, cache, token, position, choice, steps)
+
+    if base.mesh is not None:
+        # Where arrays are spread over devices the compiler has to see how: at the first call.
+        return _Steps(load_row, decode)
+    cache = empty_cache(config, rows, positions)
+    prompt = row_of(blank_block(config, positions, 1), 0)
+    token, number = np.zeros(rows, np.int32), np.int32(0)
+    decoding = decode_chunk.lower(weights, config, cache, token, token, _no_choice(rows), number)
+    return _Steps(load_row.lower(cache, number, prompt).compile(), decoding.compile())
 
 
 def _need(sequences: Several[Sequence]) -> int:

@@ -1,7 +1,8 @@
-"""Runs a Tinker checkpoint under the older Terminal-Bench command line, in one file.
+"""`terminus-tinker`: a checkpoint under the older Terminal-Bench command line, which installs beside termrl.
 
     pip install terminal-bench
-    tb run --agent-import-path examples.terminus_tinker:TerminusTinker --dataset terminal-bench-core==0.1.1 \\
+    tb run --dataset terminal-bench-core==0.1.1 \\
+        --agent-import-path termrl.agents.terminus_tinker:TerminusTinker \\
         --agent-kwarg model_name=MODEL --agent-kwarg checkpoint_path=tinker://RUN/sampler_weights/NAME
 
 Terminal-Bench's own Terminus 2, asked through termrl: the service is `base_url` or TINKER_BASE_URL with
@@ -21,7 +22,7 @@ from termrl.agents.served import Served, served_policy
 from termrl.policy.asking import ContextExhausted, Policy
 
 
-class TinkerLLM(BaseLLM):
+class TinkerLLM(BaseLLM):  # type: ignore[misc]
     """Terminal-Bench asks and waits; the policy lives on a loop of its own."""
 
     def __init__(self, served: Served) -> None:
@@ -55,7 +56,7 @@ class TinkerLLM(BaseLLM):
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-class TerminusTinker(Terminus2):
+class TerminusTinker(Terminus2):  # type: ignore[misc]
     def __init__(self, model_name: str, checkpoint_path: str | None = None, **kwargs: Any) -> None:
         ours = ("base_url", "run_path", "tokenizer", "renderer", "context_limit", "max_tokens", "seed")
         served = Served(
