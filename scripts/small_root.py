@@ -43,7 +43,9 @@ PROGRAMS = (
         "sort",
     ),
     *(
+        "nohup",
         "seq",
+        "setsid",
         "date",
         "stat",
         "test",

@@ -4,9 +4,10 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from wandb.proto.wandb_internal_pb2 import Record
+from wandb.proto import wandb_internal_pb2
 
 from termrl.config import WandbConfig
 from termrl.observe.wandb import WandbError, flat_numbers, require_wandb, wants_wandb
@@ -49,11 +50,12 @@ BLOCK, HEADER = 32768, 7
 FULL, LAST = 1, 4
 
 
-def records(directory: Path) -> list[Record]:
+def records(directory: Path) -> list[Any]:
     """What W&B's own client wrote: a log in LevelDB's format of its own messages."""
     (file,) = directory.rglob("run-*.wandb")
     data = file.read_bytes()
-    found: list[Record] = []
+    messages: Any = wandb_internal_pb2
+    found: list[Any] = []
     at, parts = HEADER, b""
     while at + HEADER <= len(data):
         if BLOCK - at % BLOCK < HEADER:
@@ -63,7 +65,7 @@ def records(directory: Path) -> list[Record]:
         parts += data[at + HEADER : at + HEADER + size]
         at += HEADER + size
         if kind in (FULL, LAST):
-            found.append(Record.FromString(parts))
+            found.append(messages.Record.FromString(parts))
             parts = b""
     return found
 

@@ -26,6 +26,7 @@ from modal_proto.api_grpc import ModalClientBase
 from modal_proto.task_command_router_grpc import TaskCommandRouterBase
 
 from termrl.sandbox import snapshots
+from termrl.sandbox.errors import SandboxRefused
 from termrl.sandbox.local import LocalEnvironment
 
 TOKEN = ("ak-loopback", "as-loopback")
@@ -135,7 +136,11 @@ class Modal:
             copy.write_bytes(started.stdin)
             await machine.upload_file(copy, arguments["path"])
         elif operation == "ReadFile":
-            await machine.download_file(arguments["path"], copy)
+            try:
+                await machine.download_file(arguments["path"], copy)
+            except SandboxRefused as error:
+                started.code, started.said = 1, {2: _complaint("NotFound", str(error))}
+                return
             started.said = {1: copy.read_bytes()}
         else:
             raise NotImplementedError(operation)
@@ -289,6 +294,11 @@ def command_router(modal: Modal) -> Any:
         "TaskSnapshotFilesystem": unary(freeze),
     }
     return answering(TaskCommandRouterBase, calls)
+
+
+def _complaint(kind: str, message: str) -> bytes:
+    """As Modal's own tool says it."""
+    return json.dumps({"error_kind": kind, "message": message}).encode()
 
 
 def token() -> str:

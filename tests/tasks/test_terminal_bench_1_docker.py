@@ -1,6 +1,5 @@
 """Terminal-Bench 1 tasks in Docker: converted, graded by real pytest, checked. Part of `make test-all`."""
 
-import importlib
 import json
 import shutil
 from pathlib import Path
@@ -34,7 +33,7 @@ FILES = {
         "def test_says_hello():\n    assert FILE.read_text().strip() == 'hello'\n"
     ),
 }
-PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
+PYTEST = ("pytest", "_pytest", "pluggy", "pluggy-*", "iniconfig", "packaging", "pygments", "py.py")
 
 
 def write_old_task(path: Path, solution: str) -> None:
@@ -42,11 +41,11 @@ def write_old_task(path: Path, solution: str) -> None:
     for name, text in {**FILES, "solution.sh": f"#!/bin/bash\n{solution}\n"}.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(text)
-    for name in PYTEST:
-        source = Path(importlib.import_module(name).__file__ or "")
-        packages = path / "tests" / "packages"
-        if source.name == "__init__.py":
-            shutil.copytree(source.parent, packages / name, ignore=shutil.ignore_patterns("__pycache__"))
+    packages = path / "tests" / "packages"
+    installed = Path(pytest.__file__).parents[1]
+    for source in (each for pattern in PYTEST for each in installed.glob(pattern)):
+        if source.is_dir():
+            shutil.copytree(source, packages / source.name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, packages)
 

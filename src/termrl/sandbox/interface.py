@@ -93,10 +93,8 @@ class HarborSandbox:
             copy = Path(folder, "content")
             try:
                 await self.environment.download_file(path, copy)
-            except SandboxLost:
-                raise
-            except (OSError, RuntimeError) as error:
-                return SandboxResult("", str(error), 1)
+            except Exception as error:
+                return await self._refused(error)
             content = copy.read_bytes()[:max_bytes]
         return SandboxResult(content.decode(errors="replace"), "", 0)
 
@@ -109,11 +107,16 @@ class HarborSandbox:
             copy.chmod(0o755 if executable else 0o644)
             try:
                 await self.environment.upload_file(copy, path)
-            except SandboxLost:
-                raise
-            except (OSError, RuntimeError) as error:
-                return SandboxResult("", str(error), 1)
+            except Exception as error:
+                return await self._refused(error)
         return SandboxResult("", "", 0)
+
+    async def _refused(self, error: Exception) -> SandboxResult:
+        """A file that can't be had is a result; every client has errors of its own for that."""
+        if isinstance(error, SandboxLost):
+            raise error
+        await self.send_heartbeat()
+        return SandboxResult("", str(error) or type(error).__name__, 1)
 
     async def cleanup(self) -> None:
         try:

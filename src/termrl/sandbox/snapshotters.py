@@ -199,8 +199,11 @@ class ModalSnapshots(Snapshotter):
 
     async def exists(self, handle: str) -> bool:
         modal = importlib.import_module("modal")
+        app = await modal.App.lookup.aio(self.backend.kwargs.get("app_name", TAG), create_if_missing=True)
         try:
-            await modal.Image.from_id(handle).hydrate.aio()
+            await modal.Image.from_id(handle).build.aio(
+                app
+            )  # which builds nothing: it asks for what is there
         except modal.exception.NotFoundError:
             return False
         return True
