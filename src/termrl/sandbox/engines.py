@@ -194,14 +194,33 @@ class LabelledDocker(DockerEnvironment):
         return found
 
     async def exhausted(self) -> str | None:
-        """How the agent's own use ended the container, if it did: the kernel took it for its memory."""
+        """How the agent's own use ended the container, if it did: the kernel takes what needs too much."""
         name = self._containers.get(MAIN_SERVICE_NAME)
         if name is None:
             return None
-        inspect = type(self).runtime().engine_cmd("inspect", "--format", "{{.State.OOMKilled}}", name)
-        process = await asyncio.create_subprocess_exec(*inspect, stdout=PIPE, stderr=DEVNULL)
+        if await self._ask("inspect", "--format", "{{.State.OOMKilled}}", name) == "true":
+            return "the container ran out of memory and was killed"
+        # It may live on and have no room for a verifier: what is killed for that is killed now.
+        lately = (
+            "--since",
+            _LATELY,
+            "--until",
+            "0s",
+            "--filter",
+            "event=oom",
+            "--filter",
+            f"container={name}",
+        )
+        if await self._ask("events", *lately):
+            return "the container is out of memory, and what is started in it is killed"
+        return None
+
+    async def _ask(self, *words: str) -> str:
+        """What the engine answers; nothing where it refuses."""
+        command = type(self).runtime().engine_cmd(*words)
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=DEVNULL)
         said, _ = await process.communicate()
-        return "the container ran out of memory and was killed" if said.strip() == b"true" else None
+        return said.decode().strip()
 
     async def stop(self, delete: bool) -> None:
         try:
@@ -264,6 +283,7 @@ _WHICH_ENGINE = ("DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINER_HOST")
 _SLEEP_ON = (
     "end=$(($(date +%s) + {})); while left=$((end - $(date +%s))) && [ $left -gt 0 ]; do sleep $left; done"
 ).replace("$", "$$")  # which compose would fill in
+_LATELY = "60s"
 _CLEAR_STALE = ["down", "--remove-orphans"]
 _NOTHING_TO_DO = ExecResult(return_code=0)
 
