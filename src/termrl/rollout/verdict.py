@@ -57,6 +57,9 @@ def judge(result: TrialResult, evidence: Evidence, rule: RewardRule) -> Verdict:
     if policy.failure is not None:
         return Verdict(Outcome.MODEL_UNAVAILABLE, None, str(policy.failure))
     if evidence.tampering:
+        # Where memory ran out, what looked for changes was killed too and saw every program gone.
+        if evidence.exhausted is not None:
+            return Verdict(Outcome.RESOURCE_LIMIT, 0.0, evidence.exhausted)
         return Verdict(Outcome.TAMPERED, 0.0, f"changed by the agent: {', '.join(evidence.tampering)}")
     if evidence.own_failure is not None:
         return Verdict(Outcome.VERIFIER_FAILED, None, evidence.own_failure)
