@@ -53,9 +53,9 @@ async def containers(runtime: ContainerRuntime, project: str, *filters: str, all
 
 
 def says_gone(output: str) -> bool:
-    """Whether the engine refused a command because its container is no more."""
+    """Whether the engine, or compose, refused a command because its container is no more."""
     first = output.lstrip().partition("\n")[0]
-    return first.startswith(("Error", "error")) and any(words in first for words in GONE)
+    return first.startswith(("Error", "error", 'service "')) and any(words in first for words in GONE)
 
 
 def _end_of_options(command: Sequence[str]) -> int:

@@ -142,9 +142,12 @@ class LabelledDocker(DockerEnvironment):
         service = service_of(command)
         container = None if service is None else await self._container(service)
         if container is None:
-            return await super()._run_docker_compose_command(
+            result = await super()._run_docker_compose_command(
                 command, check, timeout_sec, stdin_data, on_output
             )
+            if service is not None and result.return_code != 0 and says_gone(result.stdout or ""):
+                raise self._lost(result)
+            return result
         words = for_engine(command, container, piped=stdin_data is not None)
         process = await asyncio.create_subprocess_exec(
             *type(self).runtime().engine_cmd(*words),
@@ -162,10 +165,13 @@ class LabelledDocker(DockerEnvironment):
         if result.return_code == 0:
             return result
         if says_gone(result.stdout or "") and await self._container(service or "", anew=True) is None:
-            raise SandboxLost(f"The container of {self.session_id} is gone: {(result.stdout or '').strip()}")
+            raise self._lost(result)
         if check:
             raise RuntimeError(f"{' '.join(words)} failed with {result.return_code}: {result.stdout}")
         return result
+
+    def _lost(self, result: ExecResult) -> SandboxLost:
+        return SandboxLost(f"The container of {self.session_id} is gone: {(result.stdout or '').strip()}")
 
     async def _build(self) -> ExecResult:
         """Harbor names an image by its content; what one process has built need not be built again."""
