@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md has every message of the program, and every message on it is produced by a test."""
+"""docs/troubleshooting.md has every message of the program; each is made here or named by a room's test."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ MESSAGES = re.findall(r"^### (.+)$", PAGE.read_text(), flags=re.M)
 PRINTED_OF_THE_ENGINE = ("catalog.py", "process.py")
 """What else the engine says are its answers to a Tinker client's requests; no command prints them."""
 LEAST = 10
-"""Characters of a message that a test must name to count as the one that produces it."""
+"""Characters of a message that a room's test must name."""
 
 
 def test_every_message_has_what_to_do_and_stands_once() -> None:
@@ -38,8 +38,8 @@ def test_every_message_on_the_page_is_one_that_the_source_has() -> None:
     assert not gone, "\n".join(gone)
 
 
-def test_every_message_on_the_page_is_produced_by_a_test() -> None:
-    """By one in this directory that holds the program to the page's words, or by a room's own test of it."""
+def test_every_message_on_the_page_is_produced_here_or_named_by_a_rooms_test() -> None:
+    """A part of its words in a test is no proof that the test produces it: only those made here are sure."""
     produced = {text for path in Path(__file__).parent.glob("test_*.py") for text in strings(path)}
     named = {
         part
