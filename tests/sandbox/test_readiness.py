@@ -48,6 +48,8 @@ def test_an_engine_that_is_not_running_may_not_be_opened_hangs_or_lacks_compose(
     monkeypatch.setattr("termrl.sandbox.readiness._ENGINE_SECONDS", 0.2)
     put(programs, "docker", "exec /bin/sleep 5")
     assert "did not answer in 0.2 s" in check_backend("docker").detail
+    put(programs, "docker", '[ "$1" = info ] || exec /bin/sleep 5')
+    assert "did not answer in 0.2 s" in check_backend("docker").detail
 
 
 def test_a_cloud_without_a_key_says_which(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from termrl.sandbox.backends import LOCAL, Backend, backend_names, load_environm
 from termrl.sandbox.errors import BackendNotReady
 from termrl.sandbox.preflight import Check, check_local, require_local
 
-_ENGINE_SECONDS = 10
+_ENGINE_SECONDS = 30
 _INSTALL = {
     "docker": "apt-get install docker.io docker-compose",
     "podman": "apt-get install podman podman-compose",
@@ -73,26 +73,32 @@ def _check_engine(name: str) -> Check:
     if shutil.which(name) is None:
         return Check(name, False, f"there is no {name} command", f"`{_INSTALL[name]}`", required=False)
     try:
-        info = subprocess.run(
-            [name, "info"], capture_output=True, text=True, timeout=_ENGINE_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
+        return _look_at_engine(name)
+    except subprocess.TimeoutExpired as error:
+        asked = "the engine" if error.cmd == [name, "info"] else f"`{' '.join(error.cmd)}`"
         fix = f"`systemctl restart {name}`, and look at its log"
-        return Check(name, False, f"the engine did not answer in {_ENGINE_SECONDS} s", fix, required=False)
+        return Check(name, False, f"{asked} did not answer in {_ENGINE_SECONDS} s", fix, required=False)
+
+
+def _look_at_engine(name: str) -> Check:
+    info = _ask([name, "info"])
     if info.returncode != 0 or ("\nServer:" in info.stdout and "Cannot connect" in info.stdout + info.stderr):
         return Check(name, False, *_why_no_engine(name, info.stderr), required=False)
     compose = [name, "compose", "version"]
     if name == "podman" and shutil.which("podman-compose"):
         compose = ["podman-compose", "version"]
-    if subprocess.run(compose, capture_output=True, timeout=_ENGINE_SECONDS, check=False).returncode != 0:
+    if _ask(compose).returncode != 0:
         fix = "`apt-get install docker-compose`" if name == "docker" else "`apt-get install podman-compose`"
         return Check(name, False, f"there is no {name} compose", fix, required=False)
-    if name == "podman" and compose[0] == "podman-compose":
-        known = subprocess.run(["podman-compose", "--help"], capture_output=True, text=True, check=False)
-        if "--in-pod" not in known.stdout:  # Harbor says it on every call
-            detail = "podman-compose is older than Harbor needs"
-            return Check(name, False, detail, "`pip install podman-compose`", required=False)
+    # Harbor says --in-pod on every call.
+    if compose[0] == "podman-compose" and "--in-pod" not in _ask(["podman-compose", "--help"]).stdout:
+        detail = "podman-compose is older than Harbor needs"
+        return Check(name, False, detail, "`pip install podman-compose`", required=False)
     return Check(name, True, "ready", "", required=False)
+
+
+def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=_ENGINE_SECONDS, check=False)
 
 
 def _why_no_engine(name: str, complaint: str) -> tuple[str, str]:
