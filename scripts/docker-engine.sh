@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A Docker engine for tests, where none runs: `scripts/docker-engine.sh run COMMAND...` brings one up (with what it
 # needs installed: Debian, as root), runs the command with DOCKER_HOST set, and takes down what it brought up.
-# An engine that already answers is used as it is. `up` and `down` do the two halves by hand.
+# An engine that already answers is used as it is. `up` and `down` do the two halves by hand. With
+# TERMRL_ENGINE_DISK=256m the engine of `up` has a disk of that size, in memory, which may be filled without harm.
 set -euo pipefail
 
 home=${TERMRL_ENGINE_HOME:-${TMPDIR:-/tmp}/termrl-docker-engine}
@@ -63,6 +64,10 @@ up() {
         return
     fi
     say "starting dockerd in $home"
+    if [ -n "${TERMRL_ENGINE_DISK:-}" ]; then
+        mkdir -p "$home/data"
+        mount -t tmpfs -o "size=$TERMRL_ENGINE_DISK" termrl-engine-disk "$home/data"
+    fi
     [ -e /sys/class/net/docker0 ] || touch "$home/made-bridge"
     setsid dockerd --host "$socket" --data-root "$home/data" --exec-root "$home/exec" \
         --pidfile "$home/dockerd.pid" >"$home/dockerd.log" 2>&1 &

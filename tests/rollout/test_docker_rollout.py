@@ -2,7 +2,12 @@
 
 import asyncio
 import importlib.util
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,16 +22,38 @@ from termrl.tasks.task import load_harbor_task
 pytestmark = pytest.mark.docker
 
 
+ROOT = Path(__file__).parents[2]
+
+
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = Path(__file__).parents[1] / "sandbox" / "engine.py"
-    spec = importlib.util.spec_from_file_location("engine", path)
+def engine() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("engine", ROOT / "tests" / "sandbox" / "engine.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    made: str = module.make_image(tmp_path_factory.mktemp("image"), "tmux")
+    return module
+
+
+@pytest.fixture(scope="module")
+def image(engine: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> str:
+    made: str = engine.make_image(tmp_path_factory.mktemp("image"), "tmux")
     return made
+
+
+@pytest.fixture
+def small_engine(engine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An engine of its own whose whole disk is small, and the image in it."""
+    home = Path(tempfile.mkdtemp(prefix="termrl-small-"))  # a socket's path has to be short
+    environ = {**os.environ, "TERMRL_ENGINE_HOME": str(home), "TERMRL_ENGINE_DISK": "256m"}
+    script = str(ROOT / "scripts" / "docker-engine.sh")
+    try:
+        subprocess.run([script, "up"], env=environ, check=True, capture_output=True)
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{home}/docker.sock")
+        yield engine.make_image(tmp_path / "small", "tmux")
+    finally:
+        subprocess.run([script, "down"], env=environ, check=True, capture_output=True)
+    assert not home.exists()
 
 
 def on_docker(task: Any) -> dict[str, Any]:
@@ -89,3 +116,19 @@ async def test_a_container_that_the_agents_own_use_ended_is_scored_and_no_signal
     script = [say(kill), say("echo hello > /app/hello.txt", done=True), say(done=True)]
     spared = await bench.run(script, task=spare, **on_docker(spare))
     assert (spared.outcome, spared.reward) == (Outcome.SOLVED, 1.0), spared.detail
+
+
+async def test_an_agent_that_fills_the_disk_scores_nothing_and_does_not_escape(
+    bench: Any, say: Any, small_engine: str
+) -> None:
+    task = bench.write_task("filled", {"environment/Dockerfile": f"FROM {small_engine}\nWORKDIR /app\n"})
+    where = on_docker(task)
+    cheat = {"agent": "termrl.rollout.cheats:CheatingAgent", "agent_kwargs": (("cheat", "disk"),)}
+    pool = RolloutPool(bench.runner(**cheat, **where), concurrency=1, retries=1, backoff_seconds=0)
+    cheated = await pool.run(task, bench.script([]), seed=0)
+    assert (cheated.outcome, cheated.reward) == (Outcome.TAMPERED, 0.0), cheated.detail
+    # One that only fills it, so that no test arrives, has not been seen cheating, and scores no more.
+    fill = [say("dd if=/dev/zero of=/fill bs=1M", duration=5.0), say(done=True), say(done=True)]
+    pool = RolloutPool(bench.runner(**where), concurrency=1, retries=1, backoff_seconds=0)
+    filled = await pool.run(task, bench.script(fill), seed=0)
+    assert (filled.outcome.scored, filled.reward) == (True, 0.0), (filled.outcome, filled.detail)
