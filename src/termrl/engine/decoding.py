@@ -20,7 +20,16 @@ from jax import Array
 
 from termrl.engine.architecture import LlamaConfig
 from termrl.engine.choosing import Choice, pick, row_sum
-from termrl.engine.llama import Layers, Params, product, qkv_biases, rope_tables, rotate, unembed_matrix
+from termrl.engine.llama import (
+    ATTENTION_BLOCK,
+    Layers,
+    Params,
+    product,
+    qkv_biases,
+    rope_tables,
+    rotate,
+    unembed_matrix,
+)
 
 DECODE_CHUNK = 8
 _ONE_ORDER = 1024
@@ -42,8 +51,8 @@ class SamplerLayer(NamedTuple):
 class SamplerWeights(NamedTuple):
     """One snapshot, ready to sample from: a tuple of layers, so that no step slices a stack.
 
-    Matrices lie [in, out] in small models and [tiles, out / tiles, in] in big ones, a tile for every core: with
-    few rows XLA's CPU products are then half again as fast.
+    Matrices lie [in, out] in small models and [tiles, out / tiles, in] in big ones, a tile for every core:
+    with few rows XLA's CPU products are then half again as fast.
     """
 
     embed: Array
@@ -167,12 +176,11 @@ def prefill_block(
     weights: SamplerWeights, config: LlamaConfig, past: Block, tokens_B_C: Array, start_B: Array
 ) -> Block:
     """Keys and values of the next tokens of every row; `past` holds those of the `start_B` before them."""
-    rows, steps = tokens_B_C.shape
+    steps = tokens_B_C.shape[1]
     held = past.keys.shape[4]
     cos, sin = rope_tables(config, start_B[:, None] + jnp.arange(steps))
     cos, sin = cos[:, None], sin[:, None]
     seen = (jnp.arange(held) < start_B[:, None])[:, None, None]
-    causal = jnp.arange(steps) <= jnp.tile(jnp.arange(steps), _group_size(config))[:, None]
     x = weights.embed[tokens_B_C].astype(jnp.float32)
     all_keys, all_values = [], []
     for n, layer in enumerate(weights.layers):
@@ -182,15 +190,36 @@ def prefill_block(
         all_values.append(v)
         if n + 1 == len(weights.layers):
             break
-        mixed = _attend(
-            q.reshape(*q.shape[:2], -1, q.shape[-1]), past.keys[n], past.values[n], seen, k, v, causal, config
-        )
-        x = _finish_layer(x, mixed.reshape(rows, -1, steps, q.shape[-1]), layer, config)
+        mixed = _attend_causally(q, past.keys[n], past.values[n], seen, k, v, config)
+        x = _finish_layer(x, mixed, layer, config)
     return Block(jnp.stack(all_keys), jnp.stack(all_values))
 
 
-def _group_size(config: LlamaConfig) -> int:
-    return config.num_attention_heads // config.num_key_value_heads
+def _attend_causally(
+    q_B_K_G_C_E: Array,
+    old_keys: Array,
+    old_values: Array,
+    seen: Array,
+    new_keys: Array,
+    new_values: Array,
+    config: LlamaConfig,
+) -> Array:
+    """[B, H, C, E]: attention of a run of positions over a cache and themselves, in blocks of queries.
+
+    No block looks at what comes after it.
+    """
+    rows, groups, heads, steps, size = q_B_K_G_C_E.shape
+    # Few queries have a long past, whose scores then stay in a core's own memory; many are compiled sooner.
+    width = 32 if steps <= ATTENTION_BLOCK else ATTENTION_BLOCK
+    blocks = []
+    for first in range(0, steps, width):
+        end = min(first + width, steps)
+        causal = jnp.arange(end) <= jnp.tile(jnp.arange(first, end), heads)[:, None]
+        queries = q_B_K_G_C_E[:, :, :, first:end].reshape(rows, groups, -1, size)
+        keys, values = new_keys[..., :end], new_values[..., :end, :]
+        mixed = _attend(queries, old_keys, old_values, seen, keys, values, causal, config)
+        blocks.append(mixed.reshape(rows, groups * heads, end - first, size))
+    return blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=2)
 
 
 def _attend(
@@ -209,7 +238,7 @@ def _attend(
     piece: a longer cache then only adds zeros.
     """
     positions = old_keys.shape[-1]
-    width = min(_ONE_ORDER, positions) if config.is_small else positions
+    width = min(_ONE_ORDER, positions) if config.is_small else max(positions, 1)
     pieces = [
         (old_keys[..., at : at + width], old_values[..., at : at + width, :], seen[..., at : at + width])
         for at in range(0, positions, width)
