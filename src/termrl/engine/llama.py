@@ -25,7 +25,7 @@ from termrl.engine.architecture import LlamaConfig
 ATTENTION_BLOCK = 128
 KEPT_TOKENS = 2048
 """Tokens of a batch up to which the products of an adapted model are kept for the backward pass."""
-LOGIT_BUDGET = 1 << 23  # logits held at once, in floats
+LOGIT_BUDGET = 1 << 24  # logits held at once, in floats
 
 
 class Layers(NamedTuple):
@@ -168,7 +168,8 @@ def _adapted_backward(
     x_N_I, weight_I_O, a_I_R, b_R_O = kept
     into_x, _ = _frozen_backward(weight_I_O, out_N_O)
     first = (((0,), (0,)), ((), ()))
-    into_a = jax.lax.dot_general(x_N_I, out_N_O @ b_R_O.T, first)
+    # The thin factor is the one to be transposed; without the barrier XLA turns the product round again.
+    into_a = jax.lax.optimization_barrier(jax.lax.dot_general(out_N_O @ b_R_O.T, x_N_I, first)).T
     into_b = jax.lax.dot_general(x_N_I @ a_I_R, out_N_O, first)
     return into_x, None, into_a, into_b
 
