@@ -72,6 +72,7 @@ PROGRAMS = (
         "dirname",
         "tee",
         "uname",
+        "timeout",
     ),
 )
 FILES = {
@@ -119,9 +120,9 @@ def write_small_root(root: Path, programs: tuple[str, ...] = PROGRAMS) -> None:
         _copy(Path(found), root / "usr/bin" / program)
         for library in _libraries(found):
             _copy(library, root / "usr/lib" / library.name)
-    locale = Path("/usr/lib/locale/C.utf8")
-    if locale.is_dir():
-        shutil.copytree(locale, root / "usr/lib/locale/C.utf8", dirs_exist_ok=True)
+    for tree in ("locale/C.utf8", "terminfo"):
+        if Path("/usr/lib", tree).is_dir():
+            shutil.copytree(Path("/usr/lib", tree), root / "usr/lib" / tree, dirs_exist_ok=True)
     for library in Path("/lib").glob("*-linux-gnu/libnss_files.so*"):
         _copy(library, root / "usr/lib" / library.name)
 

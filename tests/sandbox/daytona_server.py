@@ -37,6 +37,8 @@ class Daytona:
     folder: Path
     layers_dir: str
     url: str = ""
+    base_images: dict[str, str] = field(default_factory=dict)
+    """What an image's name comes to here."""
     machines: dict[str, Machine] = field(default_factory=dict)
     snapshots: dict[str, str] = field(default_factory=dict)
     created: list[dict[str, Any]] = field(default_factory=list)
@@ -90,6 +92,7 @@ class Daytona:
             trial_paths=paths,
             task_env_config=EnvironmentConfig(),
             layers_dir=self.layers_dir,
+            base_images=self.base_images,
             keep_changes=True,
             snapshots=handles,
             persistent_env=asked.get("env") or {},

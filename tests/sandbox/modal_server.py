@@ -58,6 +58,8 @@ class Modal:
     folder: Path
     layers_dir: str
     port: int = 0
+    base_images: dict[str, str] = field(default_factory=dict)
+    """What an image's name comes to here."""
     images: dict[str, Image] = field(default_factory=dict)
     mounts: dict[str, dict[str, str]] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
@@ -88,6 +90,7 @@ class Modal:
             trial_paths=paths,
             task_env_config=EnvironmentConfig(),
             layers_dir=self.layers_dir,
+            base_images=self.base_images,
             keep_changes=True,
             snapshots=handles,
         )

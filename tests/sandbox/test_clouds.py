@@ -12,6 +12,7 @@ from harbor.environments.factory import EnvironmentFactory
 from harbor.models.trial.paths import TrialPaths
 
 from termrl.sandbox.backends import Backend
+from termrl.sandbox.choice import start_from_snapshots
 from termrl.sandbox.freezing import AgentTools, find_snapshots, freeze
 from termrl.sandbox.labels import labelled_run
 from termrl.sandbox.modal import ModalSandbox, modal_sandbox_factory
@@ -44,12 +45,26 @@ async def daytona(tmp_path: Path, layers_dir: Path, monkeypatch: pytest.MonkeyPa
         yield service
 
 
-def write_task(folder: Path) -> HarborTask:
+@pytest.fixture
+async def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "nobody-logged-in"))
+    async with load("registry_server").serve("bearer") as server:
+        yield server
+
+
+def base_image(registry: Any, service: Any, content: str = "one") -> str:
+    """The reference of an image of that content, which machines of the service know by its digest alone."""
+    digest = registry.put("base", "1", content)
+    service.base_images[f"{registry.host}/base@{digest}"] = "termrl/host"
+    return f"{registry.host}/base:1"
+
+
+def write_task(folder: Path, image: str = "termrl/host") -> HarborTask:
     files = {
         "task.toml": '[environment]\nenv = { TASK = "yes" }\n',
         "instruction.md": "x\n",
         "tests/test.sh": "true\n",
-        "environment/Dockerfile": "FROM termrl/host\nRUN echo built > /built\n",
+        "environment/Dockerfile": f"FROM {image}\nRUN echo built > /built\n",
     }
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -71,10 +86,10 @@ def environment_of(task: HarborTask, backend: Backend, folder: Path) -> BaseEnvi
 
 
 async def test_daytona_is_built_snapshotted_and_started_from_through_its_own_client(
-    daytona: Any, tmp_path: Path
+    daytona: Any, registry: Any, tmp_path: Path
 ) -> None:
     assert check_backend("daytona").ok
-    task = write_task(tmp_path / "task")
+    task = write_task(tmp_path / "task", base_image(registry, daytona))
 
     async def prepare(environment: BaseEnvironment) -> None:
         assert (await environment.exec("cat /built; echo tool > /tool")).stdout == "built\n"
@@ -119,10 +134,10 @@ async def modal(tmp_path: Path, layers_dir: Path, monkeypatch: pytest.MonkeyPatc
 
 
 async def test_modal_is_built_snapshotted_and_started_from_through_its_own_client(
-    modal: Any, tmp_path: Path
+    modal: Any, registry: Any, tmp_path: Path
 ) -> None:
     assert check_backend("modal").ok, check_backend("modal").detail
-    task = write_task(tmp_path / "task")
+    task = write_task(tmp_path / "task", base_image(registry, modal))
     backend = Backend("modal")
 
     async def prepare(environment: BaseEnvironment) -> None:
@@ -149,6 +164,44 @@ async def test_modal_is_built_snapshotted_and_started_from_through_its_own_clien
     assert not modal.machines
     del modal.images[record.handle]
     assert (await find_snapshots([task], backend, "tool")).misses == (task.task_name,)
+
+
+async def test_a_moved_tag_is_a_miss_at_daytona_and_what_is_built_then_is_the_new_content(
+    daytona: Any, registry: Any, tmp_path: Path
+) -> None:
+    await see_a_moved_tag(Backend("daytona"), daytona, registry, tmp_path)
+
+
+async def test_a_moved_tag_is_a_miss_at_modal_and_what_is_built_then_is_the_new_content(
+    modal: Any, registry: Any, tmp_path: Path
+) -> None:
+    await see_a_moved_tag(Backend("modal"), modal, registry, tmp_path)
+
+
+async def see_a_moved_tag(backend: Backend, service: Any, registry: Any, tmp_path: Path) -> None:
+    image = base_image(registry, service)
+    named = write_task(tmp_path / "named", image)
+    prebuilt = write_task(tmp_path / "prebuilt")
+    (prebuilt.task_dir / "task.toml").write_text(f'[environment]\ndocker_image = "{image}"\n')
+    tasks = [named, load_harbor_task(prebuilt.task_dir)]
+    built = await freeze(tasks, backend)
+    assert [(each.state, each.detail) for each in built] == [("built", ""), ("built", "")]
+    assert len((await find_snapshots(tasks, backend, "")).hits) == 2
+    base_image(registry, service, "two")
+    assert len((await find_snapshots(tasks, backend, "")).misses) == 2
+    # Only the new content's digest leads anywhere now, so that a build by the tag's name would fail.
+    service.base_images = dict(list(service.base_images.items())[-1:])
+    again = await freeze(tasks, backend)
+    assert [(each.state, each.detail) for each in again] == [("built", ""), ("built", "")]
+    assert {each.key for each in again}.isdisjoint(each.key for each in built)
+    assert len((await find_snapshots(tasks, backend, "")).hits) == 2
+    registry.manifests.clear()
+    unknown = await find_snapshots(tasks, backend, "")
+    assert (unknown.hits, len(unknown.misses)) == ((), 2)
+    assert "has no image" in unknown.unknown[0]
+    said: list[str] = []
+    assert await start_from_snapshots(backend, tasks, "", said.append) == backend
+    assert any("no snapshot is used where this is so" in line for line in said), said
 
 
 async def test_a_sandbox_at_modal_speaks_the_small_protocol(modal: Any, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from termrl.sandbox.layers import LayerStore
 from termrl.sandbox.leftovers import find, reap
 from termrl.sandbox.lifetime import task_config_beside
 from termrl.sandbox.readiness import check_backend, require_backend
+from termrl.sandbox.registry import DigestUnknown, Registries
 from termrl.sandbox.snapshots import SnapshotStore, hand_over
 from termrl.tasks.task import HarborTask, load_harbor_task
 
@@ -316,6 +317,8 @@ async def test_a_private_image_is_pulled_with_the_credentials_that_docker_login_
         assert time.monotonic() < deadline
         await asyncio.sleep(0.2)
     engine.docker("push", private)
+    (pushed,) = engine.inspect("image", private)["RepoDigests"]
+    assert await Registries().digest(private) == pushed.partition("@")[2]
     engine.docker("rmi", private)
     environment = make(f'[environment]\ndocker_image = "{private}"\n', {"unused": ""})
     await environment.start(force_build=False)
@@ -325,6 +328,8 @@ async def test_a_private_image_is_pulled_with_the_credentials_that_docker_login_
         await environment.stop(delete=True)
     engine.docker("rmi", private)
     engine.docker("logout", private_registry)
+    with pytest.raises(DigestUnknown, match=f"`docker login {private_registry}`"):
+        await Registries().digest(private)
     refused = make(f'[environment]\ndocker_image = "{private}"\n', {"unused": ""})
     with pytest.raises(RuntimeError, match=r"no basic auth credentials|unauthorized|authentication required"):
         await refused.start(force_build=False)

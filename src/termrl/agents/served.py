@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from termrl.engine.catalog import tokenizer_source
 from termrl.errors import UserError
 from termrl.policy.asking import Policy
 from termrl.policy.budget import ContextBudget
@@ -43,7 +44,7 @@ async def served_policy(served: Served) -> AsyncIterator[Policy]:
     base_url = served.base_url or os.environ.get("TINKER_BASE_URL")
     async with AsyncExitStack() as stack:
         address: dict[str, Any] = {"base_url": base_url}
-        source: Path | str = served.tokenizer or served.model_name
+        source: Path | str = served.tokenizer or tokenizer_source(served.model_name)
         if base_url is None and not os.environ.get("TINKER_API_KEY"):
             address, source = await _start_engine(served, stack)
         service = stack.enter_context(tinker.ServiceClient(**address))

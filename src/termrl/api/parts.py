@@ -18,7 +18,7 @@ from termrl.agents.choice import import_path_of
 from termrl.agents.tools import tools_of
 from termrl.cache import cache_directory
 from termrl.config import EvalConfig, RolloutConfig, TrainConfig
-from termrl.engine.catalog import resolve_model
+from termrl.engine.catalog import resolve_model, tokenizer_source
 from termrl.engine.process import PreparedEngine, start_engine
 from termrl.errors import UserError
 from termrl.learn.progress import Progress
@@ -60,9 +60,8 @@ def checked_model(config: RolloutConfig, service: Service | None = None) -> Mode
     require_key(service, config.model_name, config.base_url)
     # Where nothing is said in tokens any tokenizer will do.
     model_name = "termrl/tiny" if service in (Service.LITELLM, Service.NONE) else config.model_name
-    source: Path | str = model_name
-    if service is Service.ENGINE or model_name == "termrl/tiny":
-        source = resolve_model(model_name, say=print)
+    engine = service is Service.ENGINE
+    source = resolve_model(model_name, say=print) if engine else tokenizer_source(model_name)
     import_path_of(config.agent)
     RewardRule.parse(config.reward)
     load_reward_function(config.reward_fn)

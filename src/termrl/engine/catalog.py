@@ -64,6 +64,12 @@ def resolve_model(name: str, say: Callable[[str], None] = lambda _: None) -> Pat
     return path if path.is_dir() else _from_hub(name, say)
 
 
+def tokenizer_source(name: str) -> Path | str:
+    """Where the tokenizer of a model is whose weights another server has: none are fetched for it."""
+    ours = name in PACKAGED or name == SMOLLM2 or name.endswith(".gguf")
+    return resolve_model(name) if ours else name
+
+
 def _check_directory(directory: Path) -> None:
     missing = []
     if not (directory / "config.json").is_file():

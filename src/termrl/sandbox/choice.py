@@ -61,6 +61,8 @@ async def start_from_snapshots(
     `agent` names what is installed for it, as `AgentTools.key` does.
     """
     found = await find_snapshots(tasks, backend, agent)
+    for reason in found.unknown:
+        say(f"no snapshot is used where this is so: {reason}")
     if not found.hits:
         if found.misses and SnapshotStore().all(backend.environment_type):
             say(f"snapshots: all {len(found.misses)} tasks miss; `termrl snapshot create` builds them")

@@ -18,6 +18,8 @@ from harbor.models.trial.paths import TrialPaths
 
 from termrl.sandbox.backends import Backend
 from termrl.sandbox.fitness import Task
+from termrl.sandbox.logins import LoginUnreadable
+from termrl.sandbox.registry import DigestUnknown
 from termrl.sandbox.snapshots import Snapshot, SnapshotStore, content_key
 from termrl.sandbox.snapshotters import SNAPSHOTTERS, Prepare, Snapshotter, snapshotter_for
 
@@ -114,7 +116,7 @@ async def key_of(task: Task, snapshotter: Snapshotter, agent: str) -> str:
 
 async def _build(task: Task, snapshotter: Snapshotter, tools: AgentTools, key: str) -> tuple[str, int | None]:
     with TemporaryDirectory(prefix="termrl-snapshot-") as folder:
-        environment = _environment(task, snapshotter, key, Path(folder))
+        environment = await _environment(task, snapshotter, key, Path(folder))
         limit = task.config.environment.build_timeout_sec
         try:
             await asyncio.wait_for(environment.start(force_build=False), limit)
@@ -125,15 +127,16 @@ async def _build(task: Task, snapshotter: Snapshotter, tools: AgentTools, key: s
             await environment.stop(delete=True)
 
 
-def _environment(task: Task, snapshotter: Snapshotter, key: str, folder: Path) -> BaseEnvironment:
+async def _environment(task: Task, snapshotter: Snapshotter, key: str, folder: Path) -> BaseEnvironment:
     config = task.config.model_copy(deep=True)
-    paths = TrialPaths(folder)
+    source = await snapshotter.source(task.task_dir / "environment", config, folder / "source")
+    paths = TrialPaths(folder / "trial")
     paths.mkdir()  # type: ignore[no-untyped-call]
     backend = replace(snapshotter.backend, kwargs={**snapshotter.backend.kwargs, **snapshotter.options(key)})
     # Agents install their tools from the network; what the task allows is the rollouts' business.
     return EnvironmentFactory.create_environment_from_config(
         config=backend.environment_config(config),
-        environment_dir=task.task_dir / "environment",
+        environment_dir=source,
         environment_name=task.task_name.rpartition("/")[2],
         session_id=f"snapshot-{key[:12]}-{uuid.uuid4().hex[:8]}",
         trial_paths=paths,
@@ -167,11 +170,15 @@ async def synchronize(backend: Backend, store: SnapshotStore | None = None) -> t
 
 @dataclass(frozen=True)
 class Found:
-    """Which tasks start from a snapshot: `handles` by environment directory, the rest are missed by name."""
+    """Which tasks start from a snapshot: `handles` by environment directory, the rest are missed by name.
+
+    `unknown` says why it can't be told for some of those whether what there is is still their content.
+    """
 
     handles: dict[str, str]
     hits: tuple[str, ...]
     misses: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
 
 
 async def find_snapshots(
@@ -185,12 +192,19 @@ async def find_snapshots(
         return Found({}, (), tuple(task.task_name for task in tasks))
     snapshotter = snapshotter_for(backend)
     handles: dict[str, str] = {}
-    hits, misses = [], []
-    for task in tasks:
-        record = records.get(backend.environment_type, await key_of(task, snapshotter, agent))
+    hits, misses, unknown = [], [], []
+    keys = await asyncio.gather(*(key_of(task, snapshotter, agent) for task in tasks), return_exceptions=True)
+    for task, key in zip(tasks, keys, strict=True):
+        if isinstance(key, DigestUnknown | LoginUnreadable):
+            misses.append(task.task_name)
+            unknown.append(str(key))
+            continue
+        if isinstance(key, BaseException):
+            raise key
+        record = records.get(backend.environment_type, key)
         if record is not None and not record.expired and await snapshotter.exists(record.handle):
             handles[str((task.task_dir / "environment").resolve())] = record.handle
             hits.append(task.task_name)
         else:
             misses.append(task.task_name)
-    return Found(handles, tuple(hits), tuple(misses))
+    return Found(handles, tuple(hits), tuple(misses), tuple(dict.fromkeys(unknown)))

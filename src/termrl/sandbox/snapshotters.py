@@ -16,9 +16,10 @@ from harbor.environments.base import BaseEnvironment
 from harbor.models.task.config import TaskConfig
 
 from termrl.sandbox.backends import LOCAL, Backend
-from termrl.sandbox.dockerfile import read_instructions
 from termrl.sandbox.errors import UnsupportedEnvironment
 from termrl.sandbox.layers import LayerStore, default_layers_dir, open_default_store, remove_tree
+from termrl.sandbox.references import images_of, images_of_services, pin
+from termrl.sandbox.registry import Registries
 
 Prepare = Callable[[BaseEnvironment], Awaitable[None]]
 """Installs what the agent needs in a started sandbox."""
@@ -53,6 +54,11 @@ class Snapshotter(ABC):
     def options(self, key: str) -> dict[str, Any]:
         """What the environment that is going to be snapshotted is told besides."""
         return {}
+
+    async def source(self, environment_dir: Path, config: TaskConfig, folder: Path) -> Path:
+        """What to build the snapshot from: the environment itself, or a copy in `folder` that can't come to
+        anything but what `image` named; `config` is changed to fit."""
+        return environment_dir
 
 
 class LocalSnapshots(Snapshotter):
@@ -107,18 +113,10 @@ class EngineSnapshots(Snapshotter):
         return sorted((listed or "").split())
 
     async def image(self, environment_dir: Path, config: TaskConfig) -> str:
-        references = [config.environment.docker_image] if config.environment.docker_image else []
-        dockerfile = environment_dir / "Dockerfile"
-        if not references and dockerfile.exists():
-            stages: set[str] = set()
-            for instruction in read_instructions(dockerfile):
-                words = instruction.words() if instruction.name == "FROM" else []
-                references += [word for word in words[:1] if word.lower() not in stages]
-                stages |= {words[2].lower()} if len(words) == 3 else set()
         digests = []
-        for reference in references:
+        for reference in images_of(environment_dir, config):
             found = await self._ask("image", "inspect", "--format", "{{.Id}}", reference)
-            if found is None and "$" not in reference and reference != "scratch":
+            if found is None:
                 await self._ask("pull", reference)
                 found = await self._ask("image", "inspect", "--format", "{{.Id}}", reference)
             digests.append(found or reference)
@@ -158,11 +156,27 @@ class EngineSnapshots(Snapshotter):
         return output.decode(errors="replace").strip() if process.returncode == 0 else None
 
 
-class DaytonaSnapshots(Snapshotter):
-    """Daytona captures a sandbox's file system under a name."""
+class CloudSnapshots(Snapshotter):
+    """Of machines that pull images themselves: a registry says what a name stands for, and that is built."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self._registries = Registries()
 
     async def image(self, environment_dir: Path, config: TaskConfig) -> str:
-        return config.environment.docker_image or ""
+        return " ".join((await self._digests(environment_dir, config)).values())
+
+    async def source(self, environment_dir: Path, config: TaskConfig, folder: Path) -> Path:
+        # Clouds keep what they built by its Dockerfile's words: a tag that moved would give the old content.
+        return pin(environment_dir, config, await self._digests(environment_dir, config), folder)
+
+    async def _digests(self, environment_dir: Path, config: TaskConfig) -> dict[str, str]:
+        references = [*images_of(environment_dir, config), *images_of_services(environment_dir)]
+        return {reference: await self._registries.digest(reference) for reference in references}
+
+
+class DaytonaSnapshots(CloudSnapshots):
+    """Daytona captures a sandbox's file system under a name."""
 
     async def take(self, environment: BaseEnvironment, key: str) -> tuple[str, int | None]:
         handle = f"{TAG}-{key}"
@@ -187,11 +201,8 @@ class DaytonaSnapshots(Snapshotter):
                 return
 
 
-class ModalSnapshots(Snapshotter):
+class ModalSnapshots(CloudSnapshots):
     """Modal keeps a sandbox's file system as an image, known by its id."""
-
-    async def image(self, environment_dir: Path, config: TaskConfig) -> str:
-        return config.environment.docker_image or ""
 
     async def take(self, environment: BaseEnvironment, key: str) -> tuple[str, int | None]:
         image = await cast(Any, environment)._sandbox.snapshot_filesystem.aio()

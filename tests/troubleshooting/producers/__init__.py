@@ -64,11 +64,14 @@ class Place:
                 self.do_GET()
 
             def do_GET(self) -> None:
+                self.do_HEAD()
+                self.wfile.write(text)
+
+            def do_HEAD(self) -> None:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(text) + lost))
                 self.end_headers()
-                self.wfile.write(text)
 
             def log_message(self, *_: object) -> None:
                 pass

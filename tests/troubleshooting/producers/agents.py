@@ -85,3 +85,10 @@ def _(place: Place) -> None:
 
 async def _finished(work: Awaitable[None]) -> None:
     await work
+
+
+@says("terminus-tinker has no --agent-kwarg …: it has …")
+def _(place: Place) -> None:
+    from termrl.agents.terminus_tinker import TerminusTinker
+
+    TerminusTinker("termrl/tiny", colour="blue")

@@ -1,9 +1,11 @@
 """Messages of docs/troubleshooting.md: sandboxes."""
 
 import asyncio
+import json
 import sys
 from types import SimpleNamespace
 from typing import cast
+from urllib.parse import urlsplit
 
 from harbor.environments.base import BaseEnvironment
 
@@ -16,6 +18,8 @@ from termrl.sandbox.layers import LayerStore
 from termrl.sandbox.local import LocalEnvironment
 from termrl.sandbox.preflight import require_local
 from termrl.sandbox.readiness import require_backend
+from termrl.sandbox.references import mentions
+from termrl.sandbox.registry import Registries
 from termrl.sandbox.snapshotters import EngineSnapshots, snapshotter_for
 from termrl.tasks.task import load_harbor_task
 
@@ -172,3 +176,51 @@ def _(place: Place) -> None:
 def _(place: Place) -> None:
     place.monkeypatch.setattr(preflight, "find_tmux", lambda: tmux.find_tmux((), place.path))
     require_local()
+
+
+def digest_at(place: Place, status: int, config: str = "{}") -> None:
+    """Asks a registry that answers like this for an image, with what `docker login` left."""
+    place.file("docker/config.json", config)
+    place.monkeypatch.setenv("DOCKER_CONFIG", str(place.path / "docker"))
+    with place.endpoint(status, {}) as address:
+        asyncio.run(Registries().digest(f"{urlsplit(address).netloc}/image:1"))
+
+
+@says("The registry … can't be asked which content … has now (…), so that a snapshot of it could be stale: …")
+def _(place: Place) -> None:
+    digest_at(place, 503)
+
+
+@says("The registry … does not show … to …, so its content can't be told: …")
+def _(place: Place) -> None:
+    digest_at(place, 401)
+
+
+@says("The registry … has no image …: look at its name and tag in task.toml or the Dockerfile.")
+def _(place: Place) -> None:
+    digest_at(place, 404)
+
+
+@says("…, where `docker login` keeps credentials, can't be read: …")
+def _(place: Place) -> None:
+    digest_at(place, 200, "nonsense")
+
+
+@says("… holds a login that can't be read (…): run `docker login` again.")
+def _(place: Place) -> None:
+    with place.endpoint(200, {}) as address:
+        host = urlsplit(address).netloc
+        place.file("docker/config.json", json.dumps({"auths": {host: {"auth": "nonsense!"}}}))
+        place.monkeypatch.setenv("DOCKER_CONFIG", str(place.path / "docker"))
+        asyncio.run(Registries().digest(f"{host}/image:1"))
+
+
+@says("…, which keeps the login for …, does not answer (…): mend it or take it out of docker's config.json.")
+def _(place: Place) -> None:
+    place.command("docker-credential-safe", "echo nonsense")
+    digest_at(place, 200, '{"credsStore": "safe"}')
+
+
+@says("…: … has no value: give the ARG above it a default.")
+def _(place: Place) -> None:
+    mentions(place.file("Dockerfile", "ARG BASE\nFROM $BASE\n"))

@@ -1,0 +1,40 @@
+"""Weights for agents to be asked with: made on an engine, and asked as the agents ask."""
+
+import os
+
+os.environ.setdefault("TINKER_TELEMETRY", "0")
+
+import tinker
+
+from termrl.agents.served import Served, served_policy
+from termrl.engine.process import EngineHandle
+from termrl.policy.asking import Answer
+
+
+async def trained(engine: EngineHandle, model: str) -> str:
+    """Sampler weights one large step away from the base model's."""
+    tokens = list(range(2, 34))
+    with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as service:
+        client = await service.create_lora_training_client_async(base_model=model, rank=4)
+        inputs = {
+            "target_tokens": tinker.TensorData(data=tokens[1:], dtype="int64", shape=[31]),
+            "weights": tinker.TensorData(data=[1.0] * 31, dtype="float32", shape=[31]),
+        }
+        datum = tinker.Datum(model_input=tinker.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
+        for _ in range(3):
+            await (await client.forward_backward_async([datum], loss_fn="cross_entropy")).result_async()
+            await (await client.optim_step_async(tinker.AdamParams(learning_rate=1e-2))).result_async()
+        saved = await (await client.save_weights_for_sampler_async(name="trained")).result_async()
+        return str(saved.path)
+
+
+async def ask(
+    engine: EngineHandle, model: str, checkpoint: str | None, prompt: str, max_tokens: int
+) -> Answer:
+    """What these weights answer to the prompt."""
+    os.environ["TINKER_API_KEY"] = engine.api_key
+    try:
+        async with served_policy(Served(model, checkpoint, engine.base_url, max_tokens=max_tokens)) as policy:
+            return await policy.ask([{"role": "user", "content": prompt}])
+    finally:
+        del os.environ["TINKER_API_KEY"]
