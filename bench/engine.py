@@ -150,6 +150,7 @@ async def serving(model: str) -> AsyncIterator[Served]:
         async with started as handle:
             service = tinker.ServiceClient(base_url=handle.base_url, api_key=handle.api_key)
             yield Served(service, handle, CompilationLog(Path(place) / "log"), model)
+            await asyncio.to_thread(service.close("success").result)
 
 
 def prompts(config: LlamaConfig, count: int, length: int, seed: int) -> list[types.ModelInput]:

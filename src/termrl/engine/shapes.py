@@ -36,10 +36,12 @@ class Shapes:
     positions: tuple[int, ...]
     cache_bytes: int
     """Keys and values of the answers under way, rows times positions."""
+    prefill_bytes: int
+    """Keys and values of what stands before the pieces that are prefilled together."""
     prefix_bytes: int
     """Keys and values of prompts held for later."""
-    skips_no_past: bool = False
-    """Whether the first piece of a prompt has a shape of its own."""
+    past_step: int | None = None
+    """The positions before a piece come in multiples of this, none among them; else as all positions do."""
 
     def slot_bucket(self, count: int) -> int:
         return next((size for size in self.slots if count <= size), self.slots[-1])
@@ -56,13 +58,15 @@ class Shapes:
         return next(piece for piece in reversed(self.pieces) if piece.least <= missing)
 
     def past_bucket(self, positions: int) -> int:
-        """The positions before a piece, for which a big model has a shape without any."""
-        return 0 if positions == 0 and self.skips_no_past else self.position_bucket(positions)
+        """For how many positions before it a piece is computed."""
+        if self.past_step is None:
+            return self.position_bucket(positions)
+        return -(-positions // self.past_step) * self.past_step
 
     def prefill_rows_that_fit(self, rows: tuple[int, ...], past: int, config: LlamaConfig) -> int:
-        """How many prompts may be prefilled together after so many positions, in a quarter of the cache."""
+        """How many prompts may be prefilled together after so many positions."""
         row = position_bytes(config) * max(past, 1)
-        return max((size for size in rows if 4 * size * row <= self.cache_bytes), default=rows[0])
+        return max((size for size in rows if size * row <= self.prefill_bytes), default=rows[0])
 
 
 SMALL = Shapes(
@@ -71,6 +75,7 @@ SMALL = Shapes(
     pieces=(Piece(32, (2, 4, 8), 0),),
     positions=(64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048),
     cache_bytes=512 << 20,
+    prefill_bytes=128 << 20,
     prefix_bytes=128 << 20,
 )
 """Attention reads every position of the cache: a small model's step costs little else."""
@@ -81,10 +86,11 @@ BIG = Shapes(
     pieces=(Piece(16, (8, 32), 0), Piece(64, (2, 8), 17), Piece(128, (1, 4), 65), Piece(512, (1,), 385)),
     positions=(64, 128, 256, 512, 1024, 1536, 2048),
     cache_bytes=4 << 30,
+    prefill_bytes=256 << 20,
     prefix_bytes=2 << 30,
-    skips_no_past=True,
+    past_step=512,
 )
-"""Pieces of about 512 tokens: products are then as fast as they get."""
+"""Pieces of 128 to 512 tokens in all: products are then as fast as they get."""
 
 
 def shapes_of(config: LlamaConfig) -> Shapes:
