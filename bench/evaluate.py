@@ -9,6 +9,7 @@ Harbor (`Trial` with its Terminus-2) are measured in the same run.
 
 import argparse
 import asyncio
+import hashlib
 import json
 import re
 import sys
@@ -57,7 +58,12 @@ SCREEN = "\n".join(
 
 
 class InstantEnvironment(BaseEnvironment):
-    """A sandbox that answers at once: every look at its terminal shows a full screen, every test passes."""
+    """A sandbox that answers at once: every look at its terminal shows a full screen, every test passes.
+
+    Nothing in it was tampered with, so it has the tests that were uploaded and keeps what is written.
+    """
+
+    _tests: Path | None = None
 
     @staticmethod
     def type() -> EnvironmentType:
@@ -80,7 +86,8 @@ class InstantEnvironment(BaseEnvironment):
         pass
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        pass
+        if target_dir == "/tests":
+            self._tests = Path(source_dir)
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         Path(target_path).write_text("1\n")
@@ -91,11 +98,22 @@ class InstantEnvironment(BaseEnvironment):
             (Path(target_dir) / "reward.txt").write_text("1\n")
 
     async def exec(self, command: str, *args: Any, **kwargs: Any) -> ExecResult:
+        if "sha256sum" in command and self._tests is not None:
+            return ExecResult(stdout=self._untouched(self._tests), stderr="", return_code=0)
         if "capture-pane" not in command:
             return ExecResult(stdout="", stderr="", return_code=0)
         border = re.search(r"[0-9a-f]{32}", command)
         looks = f"{SCREEN}\n{border[0]} 1 2 /dev/pts/0\n{SCREEN}\n" if border else f"{SCREEN}\n"
         return ExecResult(stdout=looks, stderr="", return_code=0)
+
+    def _untouched(self, tests: Path) -> str:
+        """What `sha256sum` says of the tests, and the bait that nobody took."""
+        files = sorted(path for path in tests.rglob("*") if path.is_file())
+        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+        lines = [
+            f"{digest}  /tests/{path.relative_to(tests)}" for digest, path in zip(digests, files, strict=True)
+        ]
+        return "\n".join([*lines, "bait"])
 
 
 class SlowSampler:
@@ -177,6 +195,11 @@ async def ours(directory: Path, tasks: Path, rollouts: int, turns: int) -> tuple
         spent, took = time.process_time() - cpu, time.monotonic() - began
     if result.excluded:
         raise SystemExit(f"{result.excluded} rollouts were excluded: {result.rollouts[0].detail}")
+    trials = len(list((plan.run_path / "trials").iterdir()))
+    if trials != rollouts:
+        raise SystemExit(
+            f"{trials} trials were run for {rollouts} rollouts: the sandbox looks tampered with."
+        )
     return spent, took, result.results["usage"]["turns"]["total"]
 
 

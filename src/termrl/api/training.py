@@ -73,6 +73,8 @@ async def train(
     require_wandb(config.wandb)
     prices = read_prices(config)
     tasks, held_out = _tasks(config, progress)
+    if config.warmup.enabled:
+        demonstrated_tasks(tasks, config)  # A family that there is none of is refused before anything runs.
     every_task = [*tasks, *(task for members in held_out.values() for task in members)]
     backend = choose_backend(config, sandbox_factory)
     make_ready(backend, every_task)

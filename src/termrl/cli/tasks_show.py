@@ -3,6 +3,8 @@
 import json
 from collections import Counter
 from difflib import get_close_matches
+from os.path import commonpath
+from pathlib import Path
 from typing import Any
 
 from termrl.cli.arguments import UsageError, parse
@@ -68,7 +70,7 @@ def _dataset(name: str, rows: list[Any], skipped: int) -> dict[str, Any]:
     timeouts = [row.agent_timeout_sec for row in rows if row.agent_timeout_sec is not None]
     return {
         "dataset": name,
-        "source": record.source if record else rows[0].task_dir.rpartition("/")[0],
+        "source": record.source if record else commonpath([Path(row.task_dir).parent for row in rows]),
         "version": record.version if record else "",
         "tasks": len(rows),
         "left_out": skipped,

@@ -35,25 +35,51 @@ def row_sum(x: Array) -> Array:
 
 
 def pick(logits_B_V: Array, choice: Choice, i: Array) -> tuple[Array, Array]:
-    """One token a row by inverse CDF, with the log-probability the model gives it at temperature 1."""
-    greedy = choice.temperature_B <= 0
-    scaled = logits_B_V / jnp.where(greedy, 1.0, choice.temperature_B)[:, None]
-    scaled = jax.lax.cond(choice.filtered, _filter, lambda x, _: x, scaled, choice)
-    weight = jnp.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    """One token a row by inverse CDF, with the log-probability the model gives it at temperature 1.
+
+    A row at temperature 1 that nothing filters draws from the weights that the log-probability is made of;
+    where all do, no others are computed.
+    """
+    top = logits_B_V.max(axis=-1, keepdims=True)
+    weights = in_blocks(jnp.exp(logits_B_V - top))
     uniform = jax.lax.dynamic_slice_in_dim(choice.uniform_B_C, i, 1, axis=1)[:, 0]
-    drawn = inverse_cdf(weight, uniform)
-    token = jnp.where(greedy, jnp.argmax(logits_B_V, axis=-1), drawn).astype(jnp.int32)
-    chosen = jnp.take_along_axis(logits_B_V, token[:, None], axis=1)[:, 0]
-    top = logits_B_V.max(axis=-1)
-    return token, chosen - top - jnp.log(row_sum(jnp.exp(logits_B_V - top[:, None]))[:, 0])
+    plain = _is_plain(choice)
+
+    def as_chosen() -> Array:
+        greedy = choice.temperature_B <= 0
+        scaled = logits_B_V / jnp.where(greedy, 1.0, choice.temperature_B)[:, None]
+        scaled = jax.lax.cond(choice.filtered, _filter, lambda x, _: x, scaled, choice)
+        scaled = jnp.where(plain[:, None], logits_B_V, scaled)
+        drawn = draw(in_blocks(jnp.exp(scaled - scaled.max(axis=-1, keepdims=True))), uniform)
+        return jnp.where(greedy, jnp.argmax(logits_B_V, axis=-1), drawn).astype(jnp.int32)
+
+    token = jax.lax.cond(plain.all(), lambda: draw(weights, uniform), as_chosen)
+    chosen = jnp.take_along_axis(logits_B_V, token[:, None], axis=1)
+    return token, (chosen - top)[:, 0] - jnp.log(weights.running_B_N[:, -1])
 
 
-def inverse_cdf(weight_B_V: Array, uniform_B: Array) -> Array:
-    """The first index whose running sum exceeds `uniform` of the whole: a block, then a place in it."""
+def _is_plain(choice: Choice) -> Array:
+    plain: Array = (choice.temperature_B == 1) & (choice.top_k_B <= 0) & (choice.top_p_B >= 1)
+    return plain
+
+
+class Weights(NamedTuple):
+    """The weights of a row's tokens in blocks, and the running sum of the blocks."""
+
+    blocks_B_N_W: Array
+    running_B_N: Array
+
+
+def in_blocks(weight_B_V: Array) -> Weights:
     rows, vocab = weight_B_V.shape
     padded = jnp.pad(weight_B_V, ((0, 0), (0, -vocab % _CDF_BLOCK)))
     blocks = padded.reshape(rows, -1, _CDF_BLOCK)
-    block_sum = _running_sum(row_sum(blocks)[..., 0])
+    return Weights(blocks, _running_sum(row_sum(blocks)[..., 0]))
+
+
+def draw(weights: Weights, uniform_B: Array) -> Array:
+    """The first index whose running sum exceeds `uniform` of the whole: a block, then a place in it."""
+    blocks, block_sum = weights
     target = uniform_B * block_sum[:, -1]
     # A rounding error at the far end must not point behind the last block or at a token of weight zero.
     block = jnp.minimum((block_sum <= target[:, None]).sum(axis=-1), block_sum.shape[1] - 1)
@@ -62,7 +88,7 @@ def inverse_cdf(weight_B_V: Array, uniform_B: Array) -> Array:
     running = _running_sum(inside)
     place = (running <= (target - before)[:, None]).sum(axis=-1)
     last = _CDF_BLOCK - 1 - jnp.argmax((inside > 0)[:, ::-1], axis=-1)
-    return block * _CDF_BLOCK + jnp.minimum(place, last)
+    return (block * _CDF_BLOCK + jnp.minimum(place, last)).astype(jnp.int32)
 
 
 def _running_sum(x: Array) -> Array:

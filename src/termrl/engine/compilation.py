@@ -17,6 +17,7 @@ from termrl.engine.catalog import PACKAGED
 from termrl.errors import UserError
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_MOST = (1 << 31) - 1
 
 
 def set_up_jax(cache_dir: Path, models: Sequence[str] = ("termrl/tiny",)) -> None:
@@ -54,5 +55,5 @@ def _keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)
-        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+        mallopt(_M_MMAP_THRESHOLD, _MOST)
+        mallopt(_M_TRIM_THRESHOLD, _MOST)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from typing import Any, NamedTuple
 
 import jax
@@ -19,10 +20,20 @@ from jax import Array
 
 from termrl.engine.architecture import LlamaConfig
 from termrl.engine.choosing import Choice, pick, row_sum
-from termrl.engine.llama import Layers, Params, product, qkv_biases, rope_tables, rotate, unembed_matrix
+from termrl.engine.llama import (
+    ATTENTION_BLOCK,
+    Layers,
+    Params,
+    product,
+    qkv_biases,
+    rope_tables,
+    rotate,
+    unembed_matrix,
+)
 
 DECODE_CHUNK = 8
 _ONE_ORDER = 1024
+_FEW_ROWS = 64
 
 
 class SamplerLayer(NamedTuple):
@@ -40,8 +51,8 @@ class SamplerLayer(NamedTuple):
 class SamplerWeights(NamedTuple):
     """One snapshot, ready to sample from: a tuple of layers, so that no step slices a stack.
 
-    The widest matrices, `gate_up` and `unembed`, lie [in, out] in small models and [out, in] in big ones:
-    with few rows and many columns XLA's CPU products are then half again as fast.
+    Matrices lie [in, out] in small models and [tiles, out / tiles, in] in big ones, a tile for every core:
+    with few rows XLA's CPU products are then half again as fast.
     """
 
     embed: Array
@@ -71,11 +82,11 @@ def sampler_weights(params: Params, config: LlamaConfig) -> SamplerWeights:
     layers = tuple(
         SamplerLayer(
             attn_norm=stacked.attn_norm[i],
-            qkv=jnp.concatenate([stacked.q[i], stacked.k[i], stacked.v[i]], axis=1),
-            o=stacked.o[i],
+            qkv=_laid_out(jnp.concatenate([stacked.q[i], stacked.k[i], stacked.v[i]], axis=1), config),
+            o=_laid_out(stacked.o[i], config),
             mlp_norm=stacked.mlp_norm[i],
             gate_up=_laid_out(jnp.concatenate([stacked.gate[i], stacked.up[i]], axis=1), config),
-            down=stacked.down[i],
+            down=_laid_out(stacked.down[i], config),
             qkv_bias=_joined_bias(stacked, i),
             q_norm=None if stacked.q_norm is None else stacked.q_norm[i],
             k_norm=None if stacked.k_norm is None else stacked.k_norm[i],
@@ -87,11 +98,23 @@ def sampler_weights(params: Params, config: LlamaConfig) -> SamplerWeights:
 
 
 def _laid_out(weight_I_O: Array, config: LlamaConfig) -> Array:
-    return weight_I_O if config.is_small else weight_I_O.T
+    if config.is_small:
+        return weight_I_O
+    inner, outer = weight_I_O.shape
+    tiles = math.gcd(outer, os.cpu_count() or 1)
+    return weight_I_O.T.reshape(tiles, outer // tiles, inner)
 
 
-def _wide_product(x: Array, weight: Array, config: LlamaConfig) -> Array:
-    return product(x, weight if config.is_small else weight.T)
+def _times(x: Array, weight: Array) -> Array:
+    """`x` times a matrix of a snapshot, as that lies."""
+    if weight.ndim == 2:
+        return product(x, weight)
+    tiles, width, inner = weight.shape
+    if x.size // inner > _FEW_ROWS:
+        return product(x, weight.reshape(tiles * width, inner).T)
+    flat = x.reshape(-1, inner).astype(weight.dtype)
+    out = jnp.einsum("ni,toi->tno", flat, weight, preferred_element_type=jnp.float32)
+    return out.swapaxes(0, 1).reshape(*x.shape[:-1], tiles * width)
 
 
 def _joined_bias(layers: Layers, i: int) -> Array | None:
@@ -108,8 +131,13 @@ def empty_cache(config: LlamaConfig, rows: int, positions: int) -> Cache:
     )
 
 
+def _sum(x: Array, config: LlamaConfig) -> Array:
+    """Over the last axis; in a big model, which shares its sums among cores anyway, in whatever order."""
+    return row_sum(x) if config.is_small else x.sum(axis=-1, keepdims=True)
+
+
 def _norm(x: Array, weight: Array, config: LlamaConfig) -> Array:
-    return x * jax.lax.rsqrt(row_sum(x * x) / x.shape[-1] + config.rms_norm_eps) * weight
+    return x * jax.lax.rsqrt(_sum(x * x, config) / x.shape[-1] + config.rms_norm_eps) * weight
 
 
 def _project(x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin: Array) -> tuple[Array, ...]:
@@ -117,7 +145,7 @@ def _project(x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin
     rows, steps = x.shape[:2]
     groups, size = config.num_key_value_heads, config.head_size
     heads = config.num_attention_heads
-    qkv = product(_norm(x, layer.attn_norm, config), layer.qkv)
+    qkv = _times(_norm(x, layer.attn_norm, config), layer.qkv)
     if layer.qkv_bias is not None:
         qkv = qkv + layer.qkv_bias
     split = qkv.reshape(rows, steps, heads + 2 * groups, size).transpose(0, 2, 1, 3)
@@ -131,9 +159,9 @@ def _project(x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin
 
 def _finish_layer(x: Array, mixed_B_H_C_E: Array, layer: SamplerLayer, config: LlamaConfig) -> Array:
     rows, heads, steps, size = mixed_B_H_C_E.shape
-    x = x + product(mixed_B_H_C_E.transpose(0, 2, 1, 3).reshape(rows, steps, heads * size), layer.o)
-    gate, up = jnp.split(_wide_product(_norm(x, layer.mlp_norm, config), layer.gate_up, config), 2, axis=-1)
-    return x + product(jax.nn.silu(gate) * up, layer.down)
+    x = x + _times(mixed_B_H_C_E.transpose(0, 2, 1, 3).reshape(rows, steps, heads * size), layer.o)
+    gate, up = jnp.split(_times(_norm(x, layer.mlp_norm, config), layer.gate_up), 2, axis=-1)
+    return x + _times(jax.nn.silu(gate) * up, layer.down)
 
 
 class Block(NamedTuple):
@@ -148,12 +176,11 @@ def prefill_block(
     weights: SamplerWeights, config: LlamaConfig, past: Block, tokens_B_C: Array, start_B: Array
 ) -> Block:
     """Keys and values of the next tokens of every row; `past` holds those of the `start_B` before them."""
-    rows, steps = tokens_B_C.shape
+    steps = tokens_B_C.shape[1]
     held = past.keys.shape[4]
     cos, sin = rope_tables(config, start_B[:, None] + jnp.arange(steps))
     cos, sin = cos[:, None], sin[:, None]
     seen = (jnp.arange(held) < start_B[:, None])[:, None, None]
-    causal = jnp.arange(steps) <= jnp.tile(jnp.arange(steps), _group_size(config))[:, None]
     x = weights.embed[tokens_B_C].astype(jnp.float32)
     all_keys, all_values = [], []
     for n, layer in enumerate(weights.layers):
@@ -163,15 +190,36 @@ def prefill_block(
         all_values.append(v)
         if n + 1 == len(weights.layers):
             break
-        mixed = _attend(
-            q.reshape(*q.shape[:2], -1, q.shape[-1]), past.keys[n], past.values[n], seen, k, v, causal, config
-        )
-        x = _finish_layer(x, mixed.reshape(rows, -1, steps, q.shape[-1]), layer, config)
+        mixed = _attend_causally(q, past.keys[n], past.values[n], seen, k, v, config)
+        x = _finish_layer(x, mixed, layer, config)
     return Block(jnp.stack(all_keys), jnp.stack(all_values))
 
 
-def _group_size(config: LlamaConfig) -> int:
-    return config.num_attention_heads // config.num_key_value_heads
+def _attend_causally(
+    q_B_K_G_C_E: Array,
+    old_keys: Array,
+    old_values: Array,
+    seen: Array,
+    new_keys: Array,
+    new_values: Array,
+    config: LlamaConfig,
+) -> Array:
+    """[B, H, C, E]: attention of a run of positions over a cache and themselves, in blocks of queries.
+
+    No block looks at what comes after it.
+    """
+    rows, groups, heads, steps, size = q_B_K_G_C_E.shape
+    # Few queries have a long past, whose scores then stay in a core's own memory; many are compiled sooner.
+    width = 32 if steps <= ATTENTION_BLOCK else ATTENTION_BLOCK
+    blocks = []
+    for first in range(0, steps, width):
+        end = min(first + width, steps)
+        causal = jnp.arange(end) <= jnp.tile(jnp.arange(first, end), heads)[:, None]
+        queries = q_B_K_G_C_E[:, :, :, first:end].reshape(rows, groups, -1, size)
+        keys, values = new_keys[..., :end], new_values[..., :end, :]
+        mixed = _attend(queries, old_keys, old_values, seen, keys, values, causal, config)
+        blocks.append(mixed.reshape(rows, groups * heads, end - first, size))
+    return blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=2)
 
 
 def _attend(
@@ -190,7 +238,7 @@ def _attend(
     piece: a longer cache then only adds zeros.
     """
     positions = old_keys.shape[-1]
-    width = min(_ONE_ORDER, positions) if config.is_small else positions
+    width = min(_ONE_ORDER, positions) if config.is_small else max(positions, 1)
     pieces = [
         (old_keys[..., at : at + width], old_values[..., at : at + width, :], seen[..., at : at + width])
         for at in range(0, positions, width)
@@ -203,7 +251,7 @@ def _attend(
     total, mixed = jnp.zeros(()), jnp.zeros(())
     for score, (_, values, _) in zip(scores, pieces, strict=True):
         weight = jnp.exp(score - top)
-        total = total + row_sum(weight)
+        total = total + _sum(weight, config)
         mixed = mixed + jnp.einsum("bkqs,bkse->bkqe", weight, values)
     return mixed / total
 
@@ -258,7 +306,7 @@ def decode_chunk(
             mixed = _attend(q, cache.keys[n], cache.values[n], seen, k_new, v_new, recent, config)
             x = _finish_layer(x, mixed.reshape(rows, -1, 1, size), layer, config)
         hidden = _norm(x[:, 0], weights.final_norm, config)
-        picked, logprob = pick(_wide_product(hidden, weights.unembed, config), choice, i)
+        picked, logprob = pick(_times(hidden, weights.unembed), choice, i)
         running = ~decoded.stopped_B & (decoded.count_B < choice.limit_B)
         stops = (picked[:, None] == choice.stop_ids_B_I).any(axis=1)
         decoded = Decoded(

@@ -47,14 +47,18 @@ class Listings:
             web.get(f"{api}/sessions", self._list_sessions),
             web.post(f"{api}/sessions/search", self._search_sessions),
             web.get(f"{api}/sessions/{{session_id}}", self._session),
-            web.post(f"{checkpoint}/publish", _refuse("publishes no checkpoints: it has one user")),
-            web.delete(f"{checkpoint}/publish", _refuse("publishes no checkpoints: it has one user")),
-            web.put(f"{api}/sessions/{{session_id}}/project", _refuse("has no projects")),
-            web.get(f"{api}/sessions/{{session_id}}/trace_export", _refuse("records no traces")),
-            web.get(f"{api}/audit", _refuse("keeps no audit log")),
-            web.get(f"{api}/billing/usage/events", _refuse("sends no bills")),
-            web.get(f"{api}/billing/usage/checkpoints/current", _refuse("sends no bills")),
-            web.post(f"{api}/create_custom_loss", _refuse("runs custom losses in the client")),
+            web.post(
+                f"{checkpoint}/publish", _refuse("This engine publishes no checkpoints: it has one user.")
+            ),
+            web.delete(
+                f"{checkpoint}/publish", _refuse("This engine publishes no checkpoints: it has one user.")
+            ),
+            web.put(f"{api}/sessions/{{session_id}}/project", _refuse("This engine has no projects.")),
+            web.get(f"{api}/sessions/{{session_id}}/trace_export", _refuse("This engine records no traces.")),
+            web.get(f"{api}/audit", _refuse("This engine keeps no audit log.")),
+            web.get(f"{api}/billing/usage/events", _refuse("This engine sends no bills.")),
+            web.get(f"{api}/billing/usage/checkpoints/current", _refuse("This engine sends no bills.")),
+            web.post(f"{api}/create_custom_loss", _refuse("This engine runs custom losses in the client.")),
         ]
 
     async def _weights_info(self, request: web.Request) -> web.Response:
@@ -194,11 +198,11 @@ class Listings:
         return runs
 
 
-def _refuse(what: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _refuse(sentence: str) -> Callable[[web.Request], Awaitable[web.Response]]:
     """A call of the protocol that means nothing here."""
 
     async def refuse(_: web.Request) -> web.Response:
-        raise Unsupported(f"This engine {what}.")
+        raise Unsupported(sentence)
 
     return refuse
 

@@ -25,7 +25,7 @@ from termrl.engine.architecture import LlamaConfig
 ATTENTION_BLOCK = 128
 KEPT_TOKENS = 2048
 """Tokens of a batch up to which the products of an adapted model are kept for the backward pass."""
-LOGIT_BUDGET = 1 << 23  # logits held at once by target_logprobs, in floats
+LOGIT_BUDGET = 1 << 24  # logits held at once, in floats
 
 
 class Layers(NamedTuple):
@@ -168,7 +168,8 @@ def _adapted_backward(
     x_N_I, weight_I_O, a_I_R, b_R_O = kept
     into_x, _ = _frozen_backward(weight_I_O, out_N_O)
     first = (((0,), (0,)), ((), ()))
-    into_a = jax.lax.dot_general(x_N_I, out_N_O @ b_R_O.T, first)
+    # The thin factor is the one to be transposed; without the barrier XLA turns the product round again.
+    into_a = jax.lax.optimization_barrier(jax.lax.dot_general(out_N_O @ b_R_O.T, x_N_I, first)).T
     into_b = jax.lax.dot_general(x_N_I @ a_I_R, out_N_O, first)
     return into_x, None, into_a, into_b
 
@@ -305,7 +306,7 @@ def hidden_states(
     return rms_norm(x, params.final_norm, config.rms_norm_eps).reshape(batch, time, -1)
 
 
-def _rows_logprobs(
+def rows_logprobs(
     unembed_V_D: Array, hidden_N_D: Array, targets_N: Array, pair: Mapping[str, Array] | None = None
 ) -> Array:
     if pair is None:
@@ -321,6 +322,13 @@ def _rows_logprobs(
     return chosen - jax.nn.logsumexp(logits, axis=1)
 
 
+def chunk_rows(rows: int, vocab: int) -> int:
+    """How many rows are projected onto the vocabulary at once."""
+    while rows * vocab > LOGIT_BUDGET and rows % 2 == 0:
+        rows //= 2
+    return rows
+
+
 def token_logprobs(
     unembed_V_D: Array, hidden_N_D: Array, targets_N: Array, pair: Mapping[str, Array] | None = None
 ) -> Array:
@@ -328,13 +336,11 @@ def token_logprobs(
 
     The vocabulary is projected in chunks of rows where it is big.
     """
-    rows, vocab = targets_N.shape[0], unembed_V_D.shape[0]
-    chunk = rows
-    while chunk * vocab > LOGIT_BUDGET and chunk % 2 == 0:
-        chunk //= 2
+    rows = targets_N.shape[0]
+    chunk = chunk_rows(rows, unembed_V_D.shape[0])
     if chunk == rows:
-        return _rows_logprobs(unembed_V_D, hidden_N_D, targets_N, pair)
-    project = jax.checkpoint(lambda rows: _rows_logprobs(unembed_V_D, rows[0], rows[1], pair))
+        return rows_logprobs(unembed_V_D, hidden_N_D, targets_N, pair)
+    project = jax.checkpoint(lambda rows: rows_logprobs(unembed_V_D, rows[0], rows[1], pair))
     blocks = (
         hidden_N_D.reshape(-1, chunk, hidden_N_D.shape[1]),
         targets_N.reshape(-1, chunk, *targets_N.shape[1:]),

@@ -36,6 +36,11 @@ class Loss:
     """Settings with their defaults. Clip thresholds may also come as tensors, one value a token."""
     takes_mask: bool = False
 
+    @property
+    def by_token(self) -> bool:
+        """Whether a token's cost depends on no other token's logprob."""
+        return not self.takes_mask
+
 
 def _clipped(index: int, low: float, high: float, *, takes_mask: bool = False) -> Loss:
     return Loss(

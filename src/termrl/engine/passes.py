@@ -17,7 +17,8 @@ import numpy as np
 from jax import Array
 
 from termrl.engine.architecture import LlamaConfig
-from termrl.engine.llama import Params, target_logprobs
+from termrl.engine.head import loss_by_chunks
+from termrl.engine.llama import Params, hidden_states, target_logprobs, unembed_matrix
 from termrl.engine.lora import Lora, LoraSpec, merge, merges_first, scaled
 from termrl.engine.losses import LossSettings, token_loss
 from termrl.engine.models import BaseModel
@@ -39,20 +40,24 @@ def _costs(logprobs: Array, rows: Rows) -> Array:
     return token_loss(rows.loss, logprobs, rows.inputs, rows.coefficient)
 
 
-@functools.partial(jax.jit, static_argnums=1, donate_argnums=3)
+@functools.partial(jax.jit, static_argnums=(1, 6), donate_argnums=3)
 def _forward_backward(
-    params: Params, config: LlamaConfig, lora: Lora, gradients: Lora, rows: Rows, alpha: Any
+    params: Params, config: LlamaConfig, lora: Lora, gradients: Lora, rows: Rows, alpha: Any, by_token: bool
 ) -> tuple[Array, Array, Lora]:
     def loss(lora: Lora) -> tuple[Array, tuple[Array, Array]]:
-        through = merges_first(config, lora)
-        logprobs = target_logprobs(
-            merge(params, lora, alpha) if through else params,
-            config,
-            rows.tokens,
-            rows.targets,
-            None if through else scaled(lora, alpha),
-            rows.inputs.start,
-        )
+        start = rows.inputs.start
+        if merges_first(config, lora):
+            merged = merge(params, lora, alpha)
+            logprobs = target_logprobs(merged, config, rows.tokens, rows.targets, None, start)
+        elif by_token:
+            adapter = scaled(lora, alpha)
+            hidden = hidden_states(params, config, rows.tokens, adapter, start)
+            total, logprobs, costs = loss_by_chunks(
+                hidden, adapter.get("unembed"), unembed_matrix(params), rows
+            )
+            return total, (logprobs, costs)
+        else:
+            logprobs = target_logprobs(params, config, rows.tokens, rows.targets, scaled(lora, alpha), start)
         costs = _costs(logprobs, rows)
         return costs.sum(), (logprobs, costs)
 
@@ -100,21 +105,25 @@ def backward_pass(
     height: int,
     length: int,
     wide: tuple[int, ...],
+    *,
+    by_token: bool,
 ) -> Pass:
     """`run(params, lora, gradients, rows, alpha)` gives logprobs, costs and the gradients with its own.
 
-    `params` are the base's where gradients go through the merge, else the merged ones.
+    `params` are the base's where gradients go through the merge, else the merged ones. `by_token` says that
+    a token's cost depends on no other token's logprob.
     """
     config = base.config
+    by_token = by_token and not wide and not merges_first(config, lora)
 
     def compile_it() -> Callable[..., Any]:
         if base.mesh is not None:
             return lambda params, lora, gradients, rows, alpha: _forward_backward(
-                params, config, lora, gradients, rows, alpha
+                params, config, lora, gradients, rows, alpha, by_token
             )
         rows = blank_rows(height, length, wide, 0, LossSettings())
-        return _forward_backward.lower(params, config, lora, lora, rows, np.float32(0)).compile()
+        return _forward_backward.lower(params, config, lora, lora, rows, np.float32(0), by_token).compile()
 
-    key = ("backward", config, spec.rank, spec.matrices, height, length, wide)
+    key = ("backward", config, spec.rank, spec.matrices, height, length, wide, by_token)
     base.programs.begin(key, f"training on {height} × {length} tokens", compile_it, urgent=False)
     return Pass(base, key)

@@ -61,11 +61,18 @@ def row_of(block: Block, row: int) -> Block:
     return Block(block.keys[:, row], block.values[:, row])
 
 
+def pages_of(block: Block, row: int, tokens: int, page: int) -> list[Block]:
+    """What was computed for one row, cut into pages of its own tokens."""
+    spans = (slice(start, min(start + page, tokens)) for start in range(0, tokens, page))
+    return [
+        Block(block.keys[:, row, ..., span].copy(), block.values[:, row, :, span].copy()) for span in spans
+    ]
+
+
 def fill(past: Block, blocks: list[Block]) -> None:
     """Lays blocks one after the other into the positions of one row."""
-    for i, block in enumerate(blocks):
-        size = block.keys.shape[-1]
-        span = slice(i * size, (i + 1) * size)
-        width = past.keys[..., span].shape[-1]
-        past.keys[..., span] = block.keys[..., :width]
-        past.values[..., span, :] = block.values[..., :width, :]
+    end = 0
+    for block in blocks:
+        start, end = end, end + block.keys.shape[-1]
+        past.keys[..., start:end] = block.keys
+        past.values[..., start:end, :] = block.values

@@ -2,7 +2,7 @@
 
 A program is known by a key and made by a function that compiles it. Who needs one that is not there yet has
 it begun, works meanwhile in another shape or on something else, and waits a moment at a time. `status` says
-in words what is being compiled.
+in words what is being compiled, where someone waits.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WAIT_SECONDS = 0.005
+_PAUSE_SECONDS = 1.0
+"""Who waits asks again within this."""
 
 Key = tuple[Any, ...]
 """The kind of a program, then what tells it from others of its kind."""
@@ -38,6 +40,8 @@ class Programs:
         self._orders: dict[Key, _Order] = {}
         self._queue: deque[_Order] = deque()
         self._making: tuple[str, float] | None = None
+        self._waited = float("-inf")
+        """When someone last waited in vain."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         _all.add(self)
@@ -80,14 +84,15 @@ class Programs:
         try:
             self._orders[key].future.result(seconds)
         except TimeoutError:
+            self._waited = time.monotonic()
             return False
         return True
 
     @property
     def status(self) -> str | None:
-        """A line about what is being compiled, if anything is."""
+        """A line about what is being compiled, if anything is and someone waits."""
         making = self._making
-        if making is None:
+        if making is None or time.monotonic() > self._waited + _PAUSE_SECONDS:
             return None
         name, since = making
         more = f", {len(self._queue)} more to come" if self._queue else ""

@@ -147,7 +147,9 @@ class EngineServer:
         try:
             return await handler(request)
         except web.HTTPException as error:
-            return error_response(error.status, f"{request.method} {request.path}: {error.reason}.")
+            return error_response(
+                error.status, f"This engine does not have {request.method} {request.path}: {error.reason}."
+            )
         except MalformedRequest as error:
             return error_response(400, str(error))
         except (UnknownModel, CheckpointMissing) as error:

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,17 +24,27 @@ from termrl.engine.llama import Params
 from termrl.engine.losses import LossSettings
 from termrl.engine.models import BaseModel
 from termrl.engine.passes import forward_pass
-from termrl.engine.prefixes import PrefixStore, blank_block, fill, row_of
+from termrl.engine.prefixes import PrefixStore, blank_block, fill, pages_of, row_of
 from termrl.engine.programs import Key
 from termrl.engine.rows import Datum, lay_out
 from termrl.engine.sequences import Answer, SamplingSettings, Sequence, new_sequence
-from termrl.engine.shapes import shapes_of
+from termrl.engine.shapes import Piece, shapes_of
 from termrl.engine.slots import Slots, begin_decoding
 
 FIRST_ROWS, FIRST_POSITIONS = 8, 512
 """The shape that is compiled before anything is asked for."""
 PREFILL_SECONDS = 0.5
 """How long prompts are prefilled before those that are ready go on, where most are not."""
+
+
+class _PrefillShape(NamedTuple):
+    rows: int
+    width: int
+    past: int
+
+    @property
+    def size(self) -> int:
+        return self.rows * (self.width + self.past)
 
 
 @dataclass(frozen=True)
@@ -142,23 +152,30 @@ class Sampler:
         return ready, did
 
     def _prefill(self, candidates: list[Sequence]) -> tuple[list[Sequence], bool]:
-        """Computes the next missing block of as many candidates as fit together.
+        """Computes the next missing piece of as many candidates as fit together.
 
         Returns the candidates that lack none, and whether anything was computed.
         """
         wanted: dict[bytes, Sequence] = {}
         ready = []
+        first: tuple[Piece, int] | None = None
         for sequence in candidates:
             self._take_held_blocks(sequence)
             if len(sequence.blocks) == len(sequence.keys):
                 ready.append(sequence)
                 continue
-            past = self._past(sequence)
-            first = next(iter(wanted.values()), None)
-            limit = self._shapes.prefill_rows_that_fit(past, self.base.config)
-            if first is None or (len(wanted) < limit and past == self._past(first)):
+            piece, past = self._next_piece(sequence)
+            limit = self._shapes.prefill_rows_that_fit(piece.rows, past, self.base.config)
+            if first is None or (len(wanted) < limit and (piece, past) == first):
+                first = piece, past
                 wanted.setdefault(sequence.keys[len(sequence.blocks)], sequence)
-        return ready, bool(wanted) and self._compute_blocks(wanted)
+        return ready, first is not None and self._compute(list(wanted.values()), *first)
+
+    def _next_piece(self, sequence: Sequence) -> tuple[Piece, int]:
+        """The shape of what is computed next, and the bucket of the positions before it."""
+        start = len(sequence.blocks) * self._shapes.prefill_block
+        missing = len(sequence.known) - 1 - start
+        return self._shapes.piece(missing), self._shapes.past_bucket(start)
 
     def _take_held_blocks(self, sequence: Sequence) -> None:
         while len(sequence.blocks) < len(sequence.keys):
@@ -171,48 +188,52 @@ class Sampler:
             held = len(sequence.blocks) * self._shapes.prefill_block
             sequence.answer.cached_tokens = min(held, len(sequence.prompt) - 1)
 
-    def _compute_blocks(self, wanted: dict[bytes, Sequence]) -> bool:
+    def _compute(self, sequences: list[Sequence], piece: Piece, past_bucket: int) -> bool:
         """Whether it could: the program for it may not be compiled yet."""
-        past_bucket = self._past(next(iter(wanted.values())))
-        found = self._program(len(wanted), past_bucket)
+        found = self._program(len(sequences), piece, past_bucket)
         if found is None:
             return False
-        program, rows, positions = found
+        program, (rows, width, positions) = found
+        page = self._shapes.prefill_block
         past = blank_block(self.base.config, positions, rows)
-        width = self._shapes.prefill_block
-        tokens, start = np.zeros((rows, width), np.int32), np.zeros(rows, np.int32)
-        for row, sequence in enumerate(list(wanted.values())[:rows]):
-            start[row] = len(sequence.blocks) * width
-            piece = sequence.known[:-1][start[row] : start[row] + width]
-            tokens[row, : len(piece)] = piece
+        tokens, start, sizes = np.zeros((rows, width), np.int32), np.zeros(rows, np.int32), []
+        for row, sequence in enumerate(sequences[:rows]):
+            start[row] = len(sequence.blocks) * page
+            part = sequence.known[:-1][start[row] : start[row] + width]
+            tokens[row, : len(part)] = part
+            sizes.append(len(part))
             fill(row_of(past, row), sequence.blocks)
         computed = program(self._weights, past, tokens, start)
-        keys, values = np.asarray(computed.keys), np.asarray(computed.values)
-        for row, key in enumerate(list(wanted)[:rows]):
-            self._prefixes.put(key, Block(keys[:, row].copy(), values[:, row].copy()))
+        computed = Block(np.asarray(computed.keys), np.asarray(computed.values))
+        for row, (sequence, size) in enumerate(zip(sequences, sizes, strict=False)):
+            keys = sequence.keys[len(sequence.blocks) :]
+            for key, block in zip(keys, pages_of(computed, row, size, page), strict=False):
+                self._prefixes.put(key, block)
         return True
 
-    def _program(self, count: int, past: int) -> tuple[Any, int, int] | None:
-        """A compiled prefill with its rows and positions: for all rows, or while that is compiled another."""
-        programs, config = self.base.programs, self.base.config
-        rows = next(size for size in self._shapes.prefill_rows if count <= size)
-        ideal = ("prefill", config, rows, past)
-        usable = [ideal]
-        if not programs.is_ready(ideal):
-            self._awaited = _begin_prefill(self.base, self._weights, rows, past)
-            limit = self._shapes.prefill_rows_that_fit
-            usable = [
-                key
-                for key in programs.ready("prefill")
-                if key[1] == config and key[3] >= past and key[2] <= limit(key[3], config)
-            ]
+    def _program(self, count: int, piece: Piece, past: int) -> tuple[Any, _PrefillShape] | None:
+        """A compiled prefill with its shape: for all rows, or while that is compiled another."""
+        programs, config, shapes = self.base.programs, self.base.config, self._shapes
+        rows = next(size for size in piece.rows if count <= size)
+        ideal = _PrefillShape(rows, piece.width, past)
+        if programs.is_ready(("prefill", config, ideal)):
+            return programs.get(("prefill", config, ideal)), ideal
+        self._awaited = _begin_prefill(self.base, self._weights, ideal)
+        usable = [
+            shape
+            for _, of, shape in programs.ready("prefill")
+            if of == config
+            and shape.past >= past
+            and (shape.width % shapes.prefill_block == 0 or shape.width >= piece.width)
+            and shape.rows <= shapes.prefill_rows_that_fit((1, shape.rows), shape.past, config)
+        ]
         if not usable:
             return None
-        best = min(usable, key=lambda key: (-min(key[2], count), key[2] * key[3]))
-        return programs.get(best), best[2], best[3]
-
-    def _past(self, sequence: Sequence) -> int:
-        return self._shapes.position_bucket(len(sequence.blocks) * self._shapes.prefill_block)
+        best = min(
+            usable,
+            key=lambda shape: (-min(shape.rows, count) * min(shape.width, piece.width), shape.size),
+        )
+        return programs.get(("prefill", config, best)), best
 
 
 def prepare(base: BaseModel) -> None:
@@ -220,21 +241,24 @@ def prepare(base: BaseModel) -> None:
     shapes = shapes_of(base.config)
     weights = jax.eval_shape(lambda params: sampler_weights(params, base.config), base.params)
     positions = shapes.position_bucket(min(FIRST_POSITIONS, base.config.max_position_embeddings))
-    _begin_prefill(base, weights, shapes.prefill_rows[-1], positions, urgent=False)
+    piece = next(piece for piece in shapes.pieces if piece.width == shapes.prefill_block)
+    first = _PrefillShape(piece.rows[-1], piece.width, positions)
+    _begin_prefill(base, weights, first, urgent=False)
     begin_decoding(base, weights, FIRST_ROWS, positions, urgent=False)
 
 
-def _begin_prefill(base: BaseModel, weights: Any, rows: int, past: int, *, urgent: bool = True) -> Key:
-    config, block = base.config, shapes_of(base.config).prefill_block
+def _begin_prefill(base: BaseModel, weights: Any, shape: _PrefillShape, *, urgent: bool = True) -> Key:
+    config = base.config
 
     def compile_it() -> Any:
         if base.mesh is not None:
             return lambda weights, past, tokens, start: prefill_block(weights, config, past, tokens, start)
-        tokens, start = np.zeros((rows, block), np.int32), np.zeros(rows, np.int32)
-        return prefill_block.lower(weights, config, blank_block(config, past, rows), tokens, start).compile()
+        tokens, start = np.zeros((shape.rows, shape.width), np.int32), np.zeros(shape.rows, np.int32)
+        past = blank_block(config, shape.past, shape.rows)
+        return prefill_block.lower(weights, config, past, tokens, start).compile()
 
-    key = ("prefill", config, rows, past)
-    name = f"prefill of {rows} prompts after {past} positions"
+    key = ("prefill", config, shape)
+    name = f"prefill of {shape.rows} × {shape.width} tokens after {shape.past} positions"
     base.programs.begin(key, name, compile_it, urgent=urgent)
     return key
 

@@ -17,7 +17,7 @@ from jax import Array
 
 from termrl.engine.architecture import LlamaConfig
 from termrl.engine.batches import bucket_length
-from termrl.engine.choosing import inverse_cdf
+from termrl.engine.choosing import draw, in_blocks
 from termrl.engine.llama import Params, hidden_states, product, unembed_matrix
 
 _ROWS = 64
@@ -68,8 +68,8 @@ def _score(
         top_logprobs, top_ids = jax.lax.top_k(logprobs, top)
         chosen = jnp.take_along_axis(logprobs, jnp.maximum(targets_N_K, 0), axis=1)
         scaled = logits / temperature
-        weight = jnp.exp(scaled - scaled.max(axis=1, keepdims=True))
-        drawn = jax.vmap(lambda u: inverse_cdf(weight, u), in_axes=1, out_axes=1)(uniform_N_A)
+        weights = in_blocks(jnp.exp(scaled - scaled.max(axis=1, keepdims=True)))
+        drawn = jax.vmap(lambda u: draw(weights, u), in_axes=1, out_axes=1)(uniform_N_A)
         return (
             top_ids,
             top_logprobs,

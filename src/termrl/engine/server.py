@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from termrl.engine.compilation import set_up_jax
-from termrl.engine.keys import KEY_PREFIX, new_api_key
+from termrl.engine.keys import KEY_PREFIX, KEY_VARIABLE, new_api_key
 from termrl.engine.protocol import EngineServer, ServeError
 
 __all__ = ["EngineServer", "ServeError", "serve", "serve_forever"]
@@ -61,9 +61,12 @@ def serve(
     Started again on the same state directory it has the same key and goes on with what it was doing.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    set_up_jax(state_dir / "cache", models)
     if api_key is None and not is_loopback(host):
-        raise ServeError(f"Serving on {host} needs a key of your own: pass api_key=tml-… (any long secret).")
+        raise ServeError(
+            f"Serving on {host} needs a key of your own: put {KEY_PREFIX} and any long secret "
+            f"into {KEY_VARIABLE}."
+        )
+    set_up_jax(state_dir / "cache", models)
     key_file = state_dir / "api_key"
     is_own_key = api_key is not None
     if api_key is None:

@@ -16,6 +16,7 @@ import numpy as np
 from termrl.engine.choosing import MAX_STOP_IDS, Choice
 from termrl.engine.decoding import (
     DECODE_CHUNK,
+    Block,
     Cache,
     SamplerWeights,
     decode_chunk,
@@ -80,12 +81,22 @@ class Slots:
             taken = self._that_fit_compiled(active, taken)
         for sequence in taken:
             row = self._rows.index(None)
-            prompt = row_of(blank_block(self._base.config, self._positions, 1), 0)
-            fill(prompt, sequence.blocks)
+            self._load(row, sequence.blocks)
             sequence.blocks = []
-            self._cache = self._steps().load_row(self._cache, np.int32(row), prompt)
             self._rows[row] = sequence
         return taken
+
+    def _load(self, row: int, blocks: list[Block]) -> None:
+        assert self._cache is not None
+        if isinstance(self._cache.keys[0], np.ndarray):
+            for n, (keys, values) in enumerate(zip(*self._cache, strict=True)):
+                fill(
+                    Block(keys[row], values[row]), [Block(block.keys[n], block.values[n]) for block in blocks]
+                )
+            return
+        prompt = row_of(blank_block(self._base.config, self._positions, 1), 0)
+        fill(prompt, blocks)
+        self._cache = self._steps().load_row(self._cache, np.int32(row), prompt)
 
     def decode(self) -> list[Sequence] | None:
         """One chunk for every row; returns those that ended. None where it has to wait for a program."""

@@ -19,7 +19,7 @@ from termrl.engine.adam import AdamSettings, AdamState, adam_step, global_norm, 
 from termrl.engine.batches import Batch, plan
 from termrl.engine.llama import Params
 from termrl.engine.lora import Lora, LoraSpec, init_lora, merges_first
-from termrl.engine.losses import find_loss, read_settings
+from termrl.engine.losses import Loss, find_loss, read_settings
 from termrl.engine.mesh import place_batch
 from termrl.engine.models import BaseModel
 from termrl.engine.passes import Pass, backward_pass, forward_pass, merged
@@ -71,7 +71,7 @@ class Trainer:
         costs: list[np.ndarray] = [np.empty(0)] * len(data)
         gradients = jax.tree.map(jnp.zeros_like, self.lora) if backward else None
         batches = plan([len(datum.tokens) for datum in data])
-        passes = [self._pass(batch, data[0].targets.shape[1:], backward=backward) for batch in batches]
+        passes = [self._pass(batch, data[0].targets.shape[1:], loss, backward=backward) for batch in batches]
         for batch, compiled in zip(batches, passes, strict=True):
             while not compiled.is_ready():
                 yield
@@ -94,10 +94,10 @@ class Trainer:
         total = math.fsum(float(cost.sum(dtype=np.float64)) for cost in costs)
         return PassResult(logprobs, costs, total)
 
-    def _pass(self, batch: Batch, wide: tuple[int, ...], *, backward: bool) -> Pass:
+    def _pass(self, batch: Batch, wide: tuple[int, ...], loss: Loss, *, backward: bool) -> Pass:
         if backward:
-            params = self._pass_params()
-            return backward_pass(self.base, self.spec, params, self.lora, batch.height, batch.length, wide)
+            params, shape = self._pass_params(), (batch.height, batch.length, wide)
+            return backward_pass(self.base, self.spec, params, self.lora, *shape, by_token=loss.by_token)
         return forward_pass(self.base, self.merged_params(), batch.height, batch.length, wide)
 
     def _pass_params(self) -> Params:

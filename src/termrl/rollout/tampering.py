@@ -31,6 +31,17 @@ SHADOWS = (
 )
 """What Python would take from the working directory, or from the user's packages, before its own."""
 _USER_PACKAGES = "/root/.local/lib/python3*/site-packages"
+_PLACES = {program: tuple(f"{folder}/{program}" for folder in PATH) for program in PROGRAMS}
+_PROGRAM_PATHS = frozenset(path for places in _PLACES.values() for path in places)
+_LISTED = " ".join(
+    [
+        *(
+            f"'{path}'"
+            for path in (*FILES, *PLANTED, *(f"{f}/{p}" for f in PATH for p in PROGRAMS), *SHADOWS)
+        ),
+        *(f"{_USER_PACKAGES}/{name}" for name in ("sitecustomize.py", "usercustomize.py")),
+    ]
+)
 
 Facts = dict[str, str]
 
@@ -43,8 +54,7 @@ class Witness:
 
     def signs(self, now: Facts) -> list[str]:
         """The paths that are not what they were."""
-        programs = {f"{folder}/{program}" for folder in PATH for program in PROGRAMS}
-        others = sorted({*self.facts, *now} - programs)
+        others = sorted({*self.facts, *now} - _PROGRAM_PATHS)
         found = [path for path in others if now.get(path) != self.facts.get(path)]
         for program in PROGRAMS:
             before, after = self._where(self.facts, program), self._where(now, program)
@@ -59,14 +69,13 @@ class Witness:
 
     @staticmethod
     def _where(facts: Facts, program: str) -> list[str]:
-        return [path for path in (f"{folder}/{program}" for folder in PATH) if path in facts]
+        return [path for path in _PLACES[program] if path in facts]
 
 
 async def look(environment: BaseEnvironment, first: str = "true") -> Facts:
     """One trip: how each of the guarded paths stands now, after the command `first`."""
-    paths = [*FILES, *PLANTED, *(f"{folder}/{program}" for folder in PATH for program in PROGRAMS)]
-    listed = " ".join(f"'{path}'" for path in (*paths, *SHADOWS))
-    listed += f" {_USER_PACKAGES}/sitecustomize.py {_USER_PACKAGES}/usercustomize.py"
-    result = await environment.exec(f"{first}; stat -L -c '%n|%i %s %Y %Z' {listed} 2>/dev/null", user="root")
+    result = await environment.exec(
+        f"{first}; stat -L -c '%n|%i %s %Y %Z' {_LISTED} 2>/dev/null", user="root"
+    )
     lines = [line.rpartition("|") for line in (result.stdout or "").splitlines()]
     return {path: facts for path, _, facts in lines if path}

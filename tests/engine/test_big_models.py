@@ -1,0 +1,126 @@
+"""What models above the limit of small ones compute otherwise, seen on a model that is told to be big."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from termrl.engine import architecture, llama
+from termrl.engine.llama import target_logprobs
+from termrl.engine.lora import Lora, LoraSpec
+from termrl.engine.models import BaseModel
+from termrl.engine.programs import Programs
+from termrl.engine.rows import Datum
+from termrl.engine.sampler import Sampler
+from termrl.engine.sequences import Answer, SamplingSettings
+from termrl.engine.shapes import BIG, shapes_of
+from termrl.engine.trainer import Trainer
+
+
+@pytest.fixture
+def big(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> BaseModel:
+    """With a context of its own: what is compiled for a config is never looked at again."""
+    monkeypatch.setattr(architecture, "SMALL_PARAMETERS", 0)
+    config = dataclasses.replace(base.config, max_position_embeddings=1024)
+    assert shapes_of(config) is BIG
+    return dataclasses.replace(base, config=config, programs=Programs())
+
+
+def expected_logprobs(base: BaseModel, prompt: np.ndarray, answer: Answer) -> np.ndarray:
+    whole = np.zeros((1, 768), np.int32)
+    size = len(prompt) + len(answer.tokens)
+    whole[0, :size] = [*prompt, *answer.tokens]
+    targets = jnp.roll(jnp.asarray(whole), -1, axis=1)
+    found = target_logprobs(base.params, base.config, jnp.asarray(whole), targets)
+    return np.asarray(found[0, len(prompt) - 1 : size - 1])
+
+
+def test_sampled_logprobs_are_those_of_the_training_forward_for_prompts_of_every_piece(
+    big: BaseModel,
+) -> None:
+    rng = np.random.default_rng(0)
+    # Each of the last two of a piece's lengths, alone and after another piece.
+    lengths = [1, 8, 17, 65, 130, 200, 450, 580]
+    prompts = [rng.integers(2, 97, length).astype(np.int32) for length in lengths]
+    sampler = Sampler(big, big.params)
+    answers: dict[int, Answer] = {}
+    for i, prompt in enumerate(prompts):
+        settings = SamplingSettings(
+            max_tokens=12, seed=i, temperature=0.8 if i % 2 else 1.0, stops_at_eos=False
+        )
+        sampler.sample(prompt, settings, 0, partial(answers.__setitem__, i))
+    while sampler.busy:
+        sampler.step()
+    for i, prompt in enumerate(prompts):
+        np.testing.assert_allclose(answers[i].logprobs, expected_logprobs(big, prompt, answers[i]), atol=1e-4)
+    longer = np.concatenate([prompts[-1], np.asarray(answers[7].tokens), prompts[3]]).astype(np.int32)
+    settings = SamplingSettings(max_tokens=12, seed=1, stops_at_eos=False)
+    sampler.sample(longer, settings, 0, partial(answers.__setitem__, 8))
+    while sampler.busy:
+        sampler.step()
+    assert answers[8].cached_tokens == 576
+    np.testing.assert_allclose(answers[8].logprobs, expected_logprobs(big, longer, answers[8]), atol=1e-4)
+
+
+def test_a_row_draws_the_same_whether_or_not_its_neighbours_are_filtered(big: BaseModel) -> None:
+    prompt = np.random.default_rng(1).integers(2, 97, 12).astype(np.int32)
+    settings = SamplingSettings(max_tokens=20, seed=3, stops_at_eos=False)
+
+    def first(*others: SamplingSettings) -> Answer:
+        sampler, answers = Sampler(big, big.params), dict[int, Answer]()
+        for i, chosen in enumerate((settings, *others)):
+            sampler.sample(prompt, chosen, 0, partial(answers.__setitem__, i))
+        while sampler.busy:
+            sampler.step()
+        return answers[0]
+
+    change = partial(dataclasses.replace, settings)
+    alone = first(settings)
+    amid = first(change(top_p=0.5))
+    assert first(change(temperature=0.0)).tokens == first(change(top_k=3)).tokens == alone.tokens
+    assert (amid.tokens, amid.logprobs) == (alone.tokens, alone.logprobs)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "ppo", "gspo"])
+@pytest.mark.parametrize("train_unembed", [True, False])
+def test_an_adapter_gets_the_gradients_that_go_through_the_merge(
+    base: BaseModel, big: BaseModel, monkeypatch: pytest.MonkeyPatch, loss: str, train_unembed: bool
+) -> None:
+    rng = np.random.default_rng(2)
+    monkeypatch.setattr(llama, "LOGIT_BUDGET", 16 * big.config.vocab_size)
+
+    def datum(size: int) -> Datum:
+        tokens = rng.integers(2, 97, size + 1)
+        column = partial(rng.normal, size=size)
+        sampled = column() * 0.1 - 4.5
+        return Datum(tokens[:-1], tokens[1:], column().astype(np.float32), sampled.astype(np.float32))
+
+    data = [datum(size) for size in (20, 33, 64)]
+    spec = LoraSpec(4, train_unembed=train_unembed)
+
+    def trained(own: BaseModel) -> tuple[Lora, list[np.ndarray]]:
+        trainer = Trainer(own, spec, 0)
+        noise = np.random.default_rng(3)
+        trainer.load(
+            jax.tree.map(lambda x: x + 0.02 * noise.standard_normal(x.shape, np.float32), trainer.lora), None
+        )
+        running = trainer.run(data, loss, {}, backward=True)
+        while True:
+            try:
+                next(running)
+            except StopIteration as end:
+                assert trainer._gradients is not None
+                return trainer._gradients, end.value.logprobs
+
+    found, logprobs = trained(big)
+    monkeypatch.setattr(architecture, "SMALL_PARAMETERS", 1 << 30)
+    expected, expected_logprobs = trained(base)
+    for mine, other in zip(logprobs, expected_logprobs, strict=True):
+        np.testing.assert_allclose(mine, other, atol=1e-4)
+    for mine, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(mine, other, atol=1e-4 * float(np.abs(other).max()))
