@@ -44,7 +44,7 @@ def test_sampled_logprobs_are_those_of_the_training_forward_for_prompts_of_every
     big: BaseModel,
 ) -> None:
     rng = np.random.default_rng(0)
-    # Each of the last two of a piece's lengths, alone and after another piece.
+    # Every width of a piece, first and after another.
     lengths = [1, 8, 17, 65, 130, 200, 450, 580]
     prompts = [rng.integers(2, 97, length).astype(np.int32) for length in lengths]
     sampler = Sampler(big, big.params)
@@ -96,9 +96,8 @@ def test_an_adapter_gets_the_gradients_that_go_through_the_merge(
 
     def datum(size: int) -> Datum:
         tokens = rng.integers(2, 97, size + 1)
-        column = partial(rng.normal, size=size)
-        sampled = column() * 0.1 - 4.5
-        return Datum(tokens[:-1], tokens[1:], column().astype(np.float32), sampled.astype(np.float32))
+        weights, sampled = rng.normal(size=size), rng.normal(-4.5, 0.1, size)
+        return Datum(tokens[:-1], tokens[1:], weights.astype(np.float32), sampled.astype(np.float32))
 
     data = [datum(size) for size in (20, 33, 64)]
     spec = LoraSpec(4, train_unembed=train_unembed)

@@ -81,7 +81,7 @@ SMALL = Shapes(
 """Attention reads every position of the cache: a small model's step costs little else."""
 
 BIG = Shapes(
-    slots=(2, 8, 16, 32, 48, 64),
+    slots=(1, 2, 8, 16, 32, 48, 64),
     prefill_block=64,
     pieces=(Piece(16, (8, 32), 0), Piece(64, (2, 8), 17), Piece(128, (1, 4), 65), Piece(512, (1,), 385)),
     positions=(64, 128, 256, 512, 1024, 1536, 2048),
