@@ -169,7 +169,8 @@ def _adapted_backward(
     into_x, _ = _frozen_backward(weight_I_O, out_N_O)
     first = (((0,), (0,)), ((), ()))
     # The thin factor is the one to be transposed; without the barrier XLA turns the product round again.
-    into_a = jax.lax.optimization_barrier(jax.lax.dot_general(out_N_O @ b_R_O.T, x_N_I, first)).T
+    into_a_R_I = jax.lax.dot_general(out_N_O @ b_R_O.T, x_N_I, first)
+    into_a = jax.lax.optimization_barrier(into_a_R_I).T  # type: ignore[no-untyped-call]
     into_b = jax.lax.dot_general(x_N_I @ a_I_R, out_N_O, first)
     return into_x, None, into_a, into_b
 
