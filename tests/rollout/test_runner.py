@@ -255,6 +255,21 @@ async def test_an_environment_that_does_not_build_is_the_builds_failure(
     assert "RUN ended with 1" in rollout.detail
 
 
+async def test_a_sandbox_that_is_not_healthy_is_the_builds_failure(
+    bench: Bench, say_hello: list[str]
+) -> None:
+    task = bench.write_task("ailing")
+    toml = task.task_dir / "task.toml"
+    check = '[environment.healthcheck]\ncommand = "test -e /app/{}"\ninterval_sec = 0.1\nretries = 2\n'
+    healthy = toml.read_text()
+    toml.write_text(healthy + check.format("nothing"))
+    rollout = await bench.run(say_hello, task)
+    assert (rollout.outcome, rollout.reward) == (Outcome.BUILD_FAILED, None)
+    assert "HealthcheckError" in rollout.detail
+    toml.write_text(healthy + check.format(""))
+    assert (await bench.run(say_hello, task)).outcome is Outcome.SOLVED
+
+
 async def test_a_cancelled_rollout_ends_at_once_and_leaves_nothing(bench: Bench, say: Say) -> None:
     sampler = BrokenSampler(bench.script([say("touch /app/started", duration=0)]), None)
     pool = RolloutPool(bench.runner(), concurrency=1)

@@ -1,5 +1,6 @@
 """Whether the sandbox can work here is found out by trying, and said in one sentence."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,8 @@ def test_on_a_host_that_can_every_check_passes() -> None:
         *("user namespaces", "fresh /proc", "overlayfs", "limits", "users", "tmux", "bash")
     ]
     assert [check for check in checks if not check.ok] == []
+    (limits,) = [check.detail for check in checks if check.name == "limits"]
+    assert re.match(r"by control groups: \w+ \(v[12]\)|no control group can be made; ", limits)
     require_local()
 
 
