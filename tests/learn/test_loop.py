@@ -219,6 +219,15 @@ async def test_every_loss_trains(training_of: Any, tmp_path: Path, loss_fn: str)
         assert run.steps()[0]["grad_norm"] > 0
 
 
+async def test_the_adapter_is_where_the_settings_say(training_of: Any) -> None:
+    config = config_of(max_steps=1, train_unembed=False)
+    async with training_of("narrow", config) as training:
+        await train_run(training)
+        rest = training.service.create_rest_client()
+        info = await rest.get_weights_info_by_tinker_path(training.run.checkpoints()[-1].state_path)
+    assert (info.lora_rank, info.train_attn, info.train_mlp, info.train_unembed) == (4, True, True, False)
+
+
 async def test_a_penalty_holds_the_policy_near_its_reference(training_of: Any, tmp_path: Path) -> None:
     free = config_of(max_steps=6)
     held = config_of(max_steps=6, kl_penalty_coef=2.0)

@@ -93,6 +93,9 @@ class TrainConfig(RolloutConfig):
     eval_n_tasks: int | None = chz.field(default=None, doc="evaluate on the first so many; none = all")
 
     lora_rank: int = chz.field(default=32, doc="rank of the LoRA adapter that is trained")
+    train_unembed: bool = chz.field(
+        default=True, doc="whether the adapter is on the matrix that words are chosen with, too"
+    )
     batch_size: int = chz.field(default=8, doc="groups, so tasks, in a step")
     group_size: int = chz.field(default=8, doc="rollouts of a task that are compared with each other")
     min_group_size: int | None = chz.field(

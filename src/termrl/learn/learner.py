@@ -50,7 +50,10 @@ class Learner:
             client = await service.create_training_client_from_state_async(config.checkpoint_url)
         else:
             client = await service.create_lora_training_client_async(
-                base_model=config.model_name, rank=config.lora_rank, seed=config.seed
+                base_model=config.model_name,
+                rank=config.lora_rank,
+                seed=config.seed,
+                train_unembed=config.train_unembed,
             )
         return cls(service, client, config, meter, version=0)
 
