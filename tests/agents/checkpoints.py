@@ -15,7 +15,7 @@ async def trained(engine: EngineHandle, model: str) -> str:
     """Sampler weights one large step away from the base model's."""
     tokens = list(range(2, 34))
     with tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key) as service:
-        client = await service.create_lora_training_client_async(base_model=model, rank=4)
+        client = await service.create_lora_training_client_async(base_model=model, rank=4, seed=0)
         inputs = {
             "target_tokens": tinker.TensorData(data=tokens[1:], dtype="int64", shape=[31]),
             "weights": tinker.TensorData(data=[1.0] * 31, dtype="float32", shape=[31]),

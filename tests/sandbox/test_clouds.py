@@ -38,6 +38,8 @@ def load(name: str) -> ModuleType:
 async def daytona(tmp_path: Path, layers_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     server = load("daytona_server")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # Harbor keeps one client a process, and each test has a loop of its own.
+    monkeypatch.setattr("harbor.environments.daytona.environment.DaytonaClientManager._instance", None)
     async with server.serve(tmp_path / "daytona", layers_dir) as service:
         monkeypatch.setenv("DAYTONA_API_KEY", server.KEY)
         monkeypatch.setenv("DAYTONA_API_URL", f"{service.url}/api")
