@@ -8,27 +8,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from termrl.cache import cache_directory
+from checkpoints import MODEL, ask, engine_in, trained
 from termrl.engine.catalog import resolve_model
-from termrl.engine.process import start_engine
 from termrl.rollout.settings import LOCAL_ENVIRONMENT
 
 Bench = Any
 HARBOR = Path(sys.executable).parent / "harbor"
-MODEL = "termrl/tiny"
 LONGEST = 200
 
 
 async def test_harbor_run_takes_the_agent_by_its_import_path_and_asks_the_checkpoint(
-    bench: Bench, checkpoints: Any, tmp_path: Path
+    bench: Bench, tmp_path: Path
 ) -> None:
-    async with start_engine(
-        tmp_path / "engine",
-        models=(MODEL,),
-        log_path=tmp_path / "engine.log",
-        cache_dir=cache_directory() / "compiled",
-    ) as engine:
-        checkpoint = await checkpoints.trained(engine, MODEL)
+    async with engine_in(tmp_path) as engine:
+        checkpoint = await trained(engine)
         command = [
             *(str(HARBOR), "run", "--path", str(bench.task.task_dir), "--jobs-dir", str(tmp_path / "jobs")),
             *("--agent-import-path", "termrl.agents:Terminus", "--model", MODEL, "--quiet"),
@@ -50,5 +43,5 @@ async def test_harbor_run_takes_the_agent_by_its_import_path_and_asks_the_checkp
         assert result["agent_info"]["name"] == "terminus-2"
         steps = json.loads((result_path.parent / "agent" / "trajectory.json").read_text())["steps"]
         asked, answered = (step["message"] for step in steps)
-        assert answered == (await checkpoints.ask(engine, MODEL, checkpoint, asked, LONGEST)).content
-        assert answered != (await checkpoints.ask(engine, MODEL, None, asked, LONGEST)).content
+        assert answered == (await ask(engine, checkpoint, asked, LONGEST)).content
+        assert answered != (await ask(engine, None, asked, LONGEST)).content

@@ -6,16 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import docker_engine
+from checkpoints import MODEL, ask, engine_in, trained
 from termrl.agents.terminus_tinker import TerminusTinker, UnknownAgentKwarg
-from termrl.cache import cache_directory
-from termrl.engine.process import start_engine
 
 TB = Path(sys.executable).parent / "tb"
-MODEL = "termrl/tiny"
 LONGEST = 200
 SUMMARY = "=========================== short test summary info ============================"
 FILES = {
@@ -43,22 +41,15 @@ FILES = {
 
 @pytest.mark.docker
 @pytest.mark.timeout(900)
-async def test_tb_run_takes_the_agent_by_its_import_path_and_asks_the_checkpoint(
-    checkpoints: Any, docker_engine: Any, tmp_path: Path
-) -> None:
+async def test_tb_run_takes_the_agent_by_its_import_path_and_asks_the_checkpoint(tmp_path: Path) -> None:
     image = docker_engine.make_image(tmp_path, "tmux")
     task = f"hello-{os.getpid()}"
     for name, text in {**FILES, "Dockerfile": f"FROM {image}\nWORKDIR /app\n"}.items():
         path = tmp_path / "set" / task / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    async with start_engine(
-        tmp_path / "engine",
-        models=(MODEL,),
-        log_path=tmp_path / "engine.log",
-        cache_dir=cache_directory() / "compiled",
-    ) as engine:
-        checkpoint = await checkpoints.trained(engine, MODEL)
+    async with engine_in(tmp_path) as engine:
+        checkpoint = await trained(engine)
         command = [
             *(
                 str(TB),
@@ -94,11 +85,11 @@ async def test_tb_run_takes_the_agent_by_its_import_path_and_asks_the_checkpoint
         (episode,) = (tmp_path / "out").glob("run/*/*/agent-logs/episode-0")
         prompt = (episode / "prompt.txt").read_text()
         assert prompt.startswith("You are an AI assistant tasked with solving command-line tasks")
-        answer = await checkpoints.ask(engine, MODEL, checkpoint, prompt, LONGEST)
+        answer = await ask(engine, checkpoint, prompt, LONGEST)
         assert result["total_input_tokens"] == answer.turn.prompt_length
         assert result["total_output_tokens"] == answer.turn.sampled_count
         assert (episode / "response.txt").read_text() == answer.content
-        assert answer.content != (await checkpoints.ask(engine, MODEL, None, prompt, LONGEST)).content
+        assert answer.content != (await ask(engine, None, prompt, LONGEST)).content
 
 
 def test_a_setting_that_the_agent_would_ignore_is_refused() -> None:

@@ -1,11 +1,11 @@
 import asyncio
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scripted_bench import Bench, answer
 from termrl.cli import main
 from termrl.config import EvalConfig
 from termrl.engine.catalog import resolve_model
@@ -17,21 +17,13 @@ from termrl.rollout.settings import RolloutSettings
 from termrl.settings import to_dict
 from termrl.store import Place, Run
 
-_SPEC = importlib.util.spec_from_file_location(
-    "rollout_conftest", Path(__file__).parents[1] / "rollout" / "conftest.py"
-)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-_ROLLOUT = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_ROLLOUT)
-
 MODEL = "termrl/tiny"
 
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     """A run with two rollouts: one whose screens are always the same, one whose are not."""
-    bench = _ROLLOUT.Bench(tmp_path, load_tokenizer(resolve_model(MODEL)))
+    bench = Bench(tmp_path, load_tokenizer(resolve_model(MODEL)))
     renderer = make_renderer(bench.tokenizer, MODEL)
     settings = RolloutSettings(
         model_name=MODEL, trials_dir=tmp_path / "trials", max_turns=5, max_tokens=512, context_limit=4096
@@ -41,10 +33,11 @@ def stored(tmp_path: Path) -> Path:
         sampler = ScriptedSampler(answers, bench.tokenizer, renderer)
         return await RolloutRunner(settings, renderer).run(bench.task, sampler, seed=0)
 
-    say = _ROLLOUT.answer
-    steady = asyncio.run(rollout(say("echo hello > /app/hello.txt", done=True, duration=1.0), say(done=True)))
-    other = say("cat /proc/sys/kernel/random/uuid", done=True, duration=1.0)
-    unsteady = asyncio.run(rollout(other, say(done=True)))
+    steady = asyncio.run(
+        rollout(answer("echo hello > /app/hello.txt", done=True, duration=1.0), answer(done=True))
+    )
+    other = answer("cat /proc/sys/kernel/random/uuid", done=True, duration=1.0)
+    unsteady = asyncio.run(rollout(other, answer(done=True)))
     config = EvalConfig(model_name=MODEL, dataset=str(tmp_path / "tasks"), max_turns=5, max_tokens=512)
     with Run.create(tmp_path / "runs" / "one", kind="eval", settings=to_dict(config)) as run:
         run.record_fact("context_limit", 4096)

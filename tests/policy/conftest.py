@@ -1,4 +1,3 @@
-import importlib.util
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -7,6 +6,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from carried import carried_tokenizer
 from termrl.policy.chatml import ChatMLRenderer
 from termrl.policy.tokenizer import FileTokenizer
 
@@ -57,9 +57,4 @@ def small_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple
 
 @pytest.fixture(scope="session")
 def real_tokenizer() -> Callable[[str], Any]:
-    spec = importlib.util.spec_from_file_location("carried", Path(__file__).with_name("carried.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    carried = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(carried)
-    return cache(carried.carried_tokenizer)
+    return cache(carried_tokenizer)

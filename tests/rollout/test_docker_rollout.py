@@ -1,17 +1,16 @@
 """Rollouts in real Docker containers, honest ones and others: part of `make test-all`."""
 
 import asyncio
-import importlib.util
 import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+import docker_engine
 from termrl.rollout.cheats import CHEATS
 from termrl.rollout.outcome import Outcome
 from termrl.rollout.pool import RolloutPool
@@ -26,23 +25,13 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def engine() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("engine", ROOT / "tests" / "sandbox" / "engine.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def image(engine: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> str:
-    made: str = engine.make_image(tmp_path_factory.mktemp("image"), "tmux")
+def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    made: str = docker_engine.make_image(tmp_path_factory.mktemp("image"), "tmux")
     return made
 
 
 @pytest.fixture
-def small_engine(engine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def small_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An engine of its own whose whole disk is small, and the image in it."""
     home = Path(tempfile.mkdtemp(prefix="termrl-small-"))  # a socket's path has to be short
     environ = {**os.environ, "TERMRL_ENGINE_HOME": str(home), "TERMRL_ENGINE_DISK": "256m"}
@@ -50,7 +39,7 @@ def small_engine(engine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyP
     try:
         subprocess.run([script, "up"], env=environ, check=True, capture_output=True)
         monkeypatch.setenv("DOCKER_HOST", f"unix://{home}/docker.sock")
-        yield engine.make_image(tmp_path / "small", "tmux")
+        yield docker_engine.make_image(tmp_path / "small", "tmux")
     finally:
         subprocess.run([script, "down"], env=environ, check=True, capture_output=True)
     assert not home.exists()

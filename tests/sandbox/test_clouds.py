@@ -1,9 +1,7 @@
 """Daytona and Modal through their own clients, against loopback servers whose sandboxes are real ones."""
 
-import importlib.util
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +9,9 @@ from harbor.environments.base import BaseEnvironment
 from harbor.environments.factory import EnvironmentFactory
 from harbor.models.trial.paths import TrialPaths
 
+import daytona_server
+import modal_server
+import registry_server
 from termrl.sandbox.backends import Backend
 from termrl.sandbox.choice import start_from_snapshots
 from termrl.sandbox.freezing import AgentTools, find_snapshots, freeze
@@ -22,26 +23,13 @@ from termrl.sandbox.snapshotters import snapshotter_for
 from termrl.tasks.task import HarborTask, load_harbor_task
 
 
-def load(name: str) -> ModuleType:
-    import sys
-
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 async def daytona(tmp_path: Path, layers_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
-    server = load("daytona_server")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # Harbor keeps one client a process, and each test has a loop of its own.
     monkeypatch.setattr("harbor.environments.daytona.environment.DaytonaClientManager._instance", None)
-    async with server.serve(tmp_path / "daytona", layers_dir) as service:
-        monkeypatch.setenv("DAYTONA_API_KEY", server.KEY)
+    async with daytona_server.serve(tmp_path / "daytona", layers_dir) as service:
+        monkeypatch.setenv("DAYTONA_API_KEY", daytona_server.KEY)
         monkeypatch.setenv("DAYTONA_API_URL", f"{service.url}/api")
         monkeypatch.setenv("DAYTONA_TARGET", "us")
         yield service
@@ -50,7 +38,7 @@ async def daytona(tmp_path: Path, layers_dir: Path, monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 async def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "nobody-logged-in"))
-    async with load("registry_server").serve("bearer") as server:
+    async with registry_server.serve("bearer") as server:
         yield server
 
 
@@ -124,12 +112,11 @@ async def test_daytona_is_built_snapshotted_and_started_from_through_its_own_cli
 async def modal(tmp_path: Path, layers_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     from modal.client import Client
 
-    server = load("modal_server")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    async with server.serve(tmp_path / "modal", layers_dir) as service:
+    async with modal_server.serve(tmp_path / "modal", layers_dir) as service:
         monkeypatch.setenv("MODAL_SERVER_URL", f"http://127.0.0.1:{service.port}")
-        monkeypatch.setenv("MODAL_TOKEN_ID", server.TOKEN[0])
-        monkeypatch.setenv("MODAL_TOKEN_SECRET", server.TOKEN[1])
+        monkeypatch.setenv("MODAL_TOKEN_ID", modal_server.TOKEN[0])
+        monkeypatch.setenv("MODAL_TOKEN_SECRET", modal_server.TOKEN[1])
         monkeypatch.setenv("MODAL_SANDBOX_V2", "1")  # which Harbor sets, and leaves set
         yield service
         await (await Client.from_env.aio())._close.aio()

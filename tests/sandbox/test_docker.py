@@ -1,7 +1,6 @@
 """Harbor's Docker environment against a real engine, with images built here: part of `make test-all`."""
 
 import asyncio
-import importlib.util
 import os
 import signal
 import socket
@@ -10,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ from harbor.environments.base import BaseEnvironment
 from harbor.environments.factory import EnvironmentFactory
 from harbor.models.trial.paths import TrialPaths
 
+import docker_engine
 from termrl.sandbox.backends import Backend
 from termrl.sandbox.errors import SandboxLost
 from termrl.sandbox.freezing import AgentTools, find_snapshots, freeze, synchronize
@@ -36,21 +35,9 @@ pytestmark = pytest.mark.docker
 Make = Callable[..., BaseEnvironment]
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-engine = load("engine")
-
-
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    made: str = engine.make_image(tmp_path_factory.mktemp("image"), "tmux")
+    made: str = docker_engine.make_image(tmp_path_factory.mktemp("image"), "tmux")
     return made
 
 
@@ -84,15 +71,17 @@ def make(tmp_path: Path, image: str) -> Make:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    before = engine.everything()
+    before = docker_engine.everything()
     yield
-    assert engine.everything() == before
+    assert docker_engine.everything() == before
 
 
 def main_container(environment: BaseEnvironment) -> dict[str, Any]:
     project = environment.session_id.lower().replace("__", "__")
-    name = engine.docker("ps", "-q", "--filter", f"label=com.docker.compose.project={project}").split()[0]
-    found: dict[str, Any] = engine.inspect("container", name)
+    name = docker_engine.docker(
+        "ps", "-q", "--filter", f"label=com.docker.compose.project={project}"
+    ).split()[0]
+    found: dict[str, Any] = docker_engine.inspect("container", name)
     return found
 
 
@@ -123,7 +112,7 @@ async def test_a_dockerfile_task_is_built_and_its_limits_and_labels_hold(make: M
         assert labels[OWNER].startswith(f"{os.getpid()}-")
         assert int(labels[EXPIRES]) > time.time() + 600
         (network,) = container["NetworkSettings"]["Networks"]
-        assert engine.inspect("network", network)["Labels"][RUN] == "docker-run"
+        assert docker_engine.inspect("network", network)["Labels"][RUN] == "docker-run"
         kinds = {each.kind for each in find(engines=("docker",)) if each.label.run == "docker-run"}
         assert {"container", "network"} <= kinds
         assert not any(each.left_over for each in find(engines=("docker",)) if each.backend == "docker")
@@ -173,7 +162,7 @@ async def test_a_container_ends_by_itself_when_its_lifetime_is_over(make: Make) 
     try:
         name = main_container(environment)["Id"]
         deadline = time.monotonic() + 30
-        while engine.inspect("container", name)["State"]["Running"]:
+        while docker_engine.inspect("container", name)["State"]["Running"]:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.2)
         with pytest.raises(SandboxLost):
@@ -183,7 +172,7 @@ async def test_a_container_ends_by_itself_when_its_lifetime_is_over(make: Make) 
 
 
 def test_what_a_killed_run_left_is_reaped_and_nothing_else(image: str, tmp_path: Path) -> None:
-    bystander = engine.docker("run", "-d", "--label", "someone=else", image, "sleep", "600")
+    bystander = docker_engine.docker("run", "-d", "--label", "someone=else", image, "sleep", "600")
     living = subprocess.Popen(["sleep", "600"])
     try:
         script = Path(__file__).with_name("docker_run_to_kill.py")
@@ -201,11 +190,11 @@ def test_what_a_killed_run_left_is_reaped_and_nothing_else(image: str, tmp_path:
         assert {each.label.run for each in left} == {"to-be-killed"}
         reap(engines=("docker",))
         assert not [each for each in find(engines=("docker",)) if each.left_over and each.backend == "docker"]
-        assert engine.inspect("container", bystander)["State"]["Running"]
+        assert docker_engine.inspect("container", bystander)["State"]["Running"]
     finally:
         living.kill()
         living.wait()
-        engine.docker("rm", "-f", bystander)
+        docker_engine.docker("rm", "-f", bystander)
 
 
 def write_task(folder: Path, dockerfile: str) -> HarborTask:
@@ -221,7 +210,7 @@ async def test_a_snapshot_is_an_image_and_a_moved_tag_is_a_miss(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tag = f"termrl-test/moving:{os.getpid()}"
-    engine.docker("tag", image, tag)
+    docker_engine.docker("tag", image, tag)
     task = write_task(tmp_path / "task", f"FROM {tag}\nRUN echo built > /built\n")
 
     async def prepare(environment: BaseEnvironment) -> None:
@@ -251,20 +240,22 @@ async def test_a_snapshot_is_an_image_and_a_moved_tag_is_a_miss(
             assert (await environment.exec("cat /built /tool", timeout_sec=60)).stdout == "built\ntool\n"
         finally:
             await environment.stop(delete=True)
-        changed = engine.docker("commit", "--change", "ENV MOVED=1", engine.docker("create", image, "true"))
-        engine.docker("tag", changed, tag)
+        changed = docker_engine.docker(
+            "commit", "--change", "ENV MOVED=1", docker_engine.docker("create", image, "true")
+        )
+        docker_engine.docker("tag", changed, tag)
         assert (await find_snapshots([task], backend, "tool")).misses == (task.task_name,)
-        engine.docker("tag", image, f"termrl-snapshot:{'0' * 24}")
+        docker_engine.docker("tag", image, f"termrl-snapshot:{'0' * 24}")
         dropped, removed = await synchronize(backend)
         assert (dropped, removed) == ([], [f"termrl-snapshot:{'0' * 24}"])
     finally:
         for record in SnapshotStore().all():
-            engine.docker("rmi", "-f", record.handle)
-        left = engine.docker(
+            docker_engine.docker("rmi", "-f", record.handle)
+        left = docker_engine.docker(
             "ps", "-aq", "--filter", f"ancestor={image}", "--filter", "status=created"
         ).split()
-        engine.docker("rm", "-f", *left, check=False)
-        engine.docker("rmi", "-f", tag, check=False)
+        docker_engine.docker("rm", "-f", *left, check=False)
+        docker_engine.docker("rmi", "-f", tag, check=False)
 
 
 async def test_an_image_of_the_engines_can_be_imported_for_the_local_sandbox(
@@ -309,25 +300,25 @@ async def test_a_private_image_is_pulled_with_the_credentials_that_docker_login_
     # The client finds its plugins beside its settings too, and those are about to be others.
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     private = f"{private_registry}/mine:1"
-    engine.docker("tag", image, private)
+    docker_engine.docker("tag", image, private)
     deadline = time.monotonic() + 30
-    while "Login Succeeded" not in engine.docker(
+    while "Login Succeeded" not in docker_engine.docker(
         "login", "-u", "me", "-p", "sesame", private_registry, check=False
     ):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.2)
-    engine.docker("push", private)
-    (pushed,) = engine.inspect("image", private)["RepoDigests"]
+    docker_engine.docker("push", private)
+    (pushed,) = docker_engine.inspect("image", private)["RepoDigests"]
     assert await Registries().digest(private) == pushed.partition("@")[2]
-    engine.docker("rmi", private)
+    docker_engine.docker("rmi", private)
     environment = make(f'[environment]\ndocker_image = "{private}"\n', {"unused": ""})
     await environment.start(force_build=False)
     try:
         assert (await environment.exec("echo $FROM_IMAGE", timeout_sec=60)).stdout == "yes\n"
     finally:
         await environment.stop(delete=True)
-    engine.docker("rmi", private)
-    engine.docker("logout", private_registry)
+    docker_engine.docker("rmi", private)
+    docker_engine.docker("logout", private_registry)
     with pytest.raises(DigestUnknown, match=f"`docker login {private_registry}`"):
         await Registries().digest(private)
     refused = make(f'[environment]\ndocker_image = "{private}"\n', {"unused": ""})

@@ -1,16 +1,14 @@
 """Which content an image's name stands for, asked of registries on loopback; a real one is in test_docker."""
 
 import base64
-import importlib.util
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from harbor.models.task.config import EnvironmentConfig, TaskConfig
 
+import registry_server
 from termrl.errors import UserError
 from termrl.sandbox import registry as registry_module
 from termrl.sandbox.errors import UnsupportedEnvironment
@@ -18,18 +16,6 @@ from termrl.sandbox.logins import LoginUnreadable, login_for
 from termrl.sandbox.references import HUB, Reference, images_of, images_of_services, pin
 from termrl.sandbox.registry import DigestUnknown, Registries
 
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-server = load("registry_server")
 Keep = Callable[[dict[str, object]], None]
 
 
@@ -46,7 +32,7 @@ def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keep:
 
 
 def auth() -> str:
-    return base64.b64encode(f"{server.USER}:{server.PASSWORD}".encode()).decode()
+    return base64.b64encode(f"{registry_server.USER}:{registry_server.PASSWORD}".encode()).decode()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +106,7 @@ def test_an_argument_without_a_value_names_no_image(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("keep")
 async def test_a_tag_is_asked_for_once_and_a_digest_is_believed() -> None:
-    async with server.serve() as registry:
+    async with registry_server.serve() as registry:
         first = registry.put("base", "1", "one")
         registries = Registries()
         assert await registries.digest(f"{registry.host}/base:1") == first
@@ -134,7 +120,7 @@ async def test_a_tag_is_asked_for_once_and_a_digest_is_believed() -> None:
 
 @pytest.mark.usefixtures("keep")
 async def test_a_registry_that_does_not_say_the_digest_or_fails_for_a_moment_is_asked_on() -> None:
-    async with server.serve() as registry:
+    async with registry_server.serve() as registry:
         digest = registry.put("base", "latest", "one")
         registry.says_digest = False
         registry.failures = 1
@@ -146,17 +132,17 @@ async def test_a_registry_that_does_not_say_the_digest_or_fails_for_a_moment_is_
 async def test_the_challenge_is_met_with_what_docker_login_keeps(
     kept: str, keep: Keep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with server.serve("basic" if kept == "basic" else "bearer") as registry:
+    async with registry_server.serve("basic" if kept == "basic" else "bearer") as registry:
         registry.private = kept != "anonymous"
         digest = registry.put("mine/base", "1", "one")
         if kept in ("auth", "basic"):
             keep({"auths": {f"http://{registry.host}/v1/": {"auth": auth()}}})
         elif kept == "token":
-            keep({"auths": {registry.host: {"identitytoken": server.IDENTITY}}})
+            keep({"auths": {registry.host: {"identitytoken": registry_server.IDENTITY}}})
         elif kept.startswith("helper"):
-            answer = {"Username": server.USER, "Secret": server.PASSWORD}
+            answer = {"Username": registry_server.USER, "Secret": registry_server.PASSWORD}
             if kept == "helper token":
-                answer = {"Username": "<token>", "Secret": server.IDENTITY}
+                answer = {"Username": "<token>", "Secret": registry_server.IDENTITY}
             program = tmp_path / "docker-credential-here"
             program.write_text(
                 f"#!/bin/sh\n[ \"$(cat)\" = {registry.host} ] && echo '{json.dumps(answer)}'\n"
@@ -171,7 +157,7 @@ async def test_the_challenge_is_met_with_what_docker_login_keeps(
 
 
 async def test_a_password_is_sent_to_no_one_who_would_hear_it_in_the_clear(keep: Keep) -> None:
-    async with server.serve("bearer") as registry:
+    async with registry_server.serve("bearer") as registry:
         registry.put("base", "1", "one")
         registry.realm = "http://192.0.2.1/token"
         keep({"auths": {registry.host: {"auth": auth()}}})
@@ -183,7 +169,7 @@ async def test_a_password_is_sent_to_no_one_who_would_hear_it_in_the_clear(keep:
 async def test_what_a_registry_does_not_tell_is_an_error_that_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with server.serve("bearer") as registry:
+    async with registry_server.serve("bearer") as registry:
         registry.private = True
         with pytest.raises(DigestUnknown, match=f"`docker login {registry.host}` with an account"):
             await Registries().digest(f"{registry.host}/base:1")
