@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from termrl.engine.architecture import LlamaConfig
+from termrl.engine.buffers import aligned_zeros
 from termrl.engine.choosing import Choice, pick, row_sum
 from termrl.engine.llama import (
     ATTENTION_BLOCK,
@@ -126,8 +126,8 @@ def empty_cache(config: LlamaConfig, rows: int, positions: int) -> Cache:
     groups, size = config.num_key_value_heads, config.head_size
     layers = range(config.num_hidden_layers)
     return Cache(
-        tuple(np.zeros((rows, groups, size, positions), np.float32) for _ in layers),
-        tuple(np.zeros((rows, groups, positions, size), np.float32) for _ in layers),
+        tuple(aligned_zeros((rows, groups, size, positions)) for _ in layers),
+        tuple(aligned_zeros((rows, groups, positions, size)) for _ in layers),
     )
 
 

@@ -12,6 +12,7 @@ from collections import OrderedDict
 import numpy as np
 
 from termrl.engine.architecture import LlamaConfig
+from termrl.engine.buffers import aligned_zeros
 from termrl.engine.decoding import Block
 
 
@@ -52,8 +53,8 @@ def block_keys(tokens: np.ndarray, block: int) -> list[bytes]:
 def blank_block(config: LlamaConfig, positions: int, rows: int) -> Block:
     lead = (config.num_hidden_layers, rows, config.num_key_value_heads)
     return Block(
-        np.zeros((*lead, config.head_size, positions), np.float32),
-        np.zeros((*lead, positions, config.head_size), np.float32),
+        aligned_zeros((*lead, config.head_size, positions)),
+        aligned_zeros((*lead, positions, config.head_size)),
     )
 
 

@@ -193,15 +193,12 @@ class Slots:
             return
         kept = [row for row, sequence in enumerate(self._rows) if sequence is not None]
         width = min(positions, self._positions)
-        keys = [np.zeros((rows, *old.shape[1:3], positions), np.float32) for old in self._cache.keys]
-        values = [
-            np.zeros((rows, old.shape[1], positions, old.shape[3]), np.float32) for old in self._cache.values
-        ]
-        for new, old in zip(keys, self._cache.keys, strict=True):
+        blank = empty_cache(self._base.config, rows, positions)
+        for new, old in zip(blank.keys, self._cache.keys, strict=True):
             new[: len(kept), ..., :width] = np.asarray(old)[kept, ..., :width]
-        for new, old in zip(values, self._cache.values, strict=True):
+        for new, old in zip(blank.values, self._cache.values, strict=True):
             new[: len(kept), :, :width] = np.asarray(old)[kept, :, :width]
-        self._cache = Cache(tuple(keys), tuple(values))
+        self._cache = blank
         self._rows = [self._rows[row] for row in kept] + [None] * (rows - len(kept))
         self._positions = positions
 
