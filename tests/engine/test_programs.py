@@ -42,6 +42,20 @@ def test_a_program_is_made_once_beside_the_caller_who_can_wait_for_it() -> None:
     assert len(made) == 1
 
 
+def test_what_someone_waits_for_is_made_before_what_was_begun_for_work_that_is_over() -> None:
+    programs, made = Programs(), list[str]()
+    begun, go = threading.Event(), threading.Event()
+    programs.begin(("kind", "first"), "first", lambda: (begun.set(), go.wait(30)))
+    assert begun.wait(30)
+    for name in ("one", "two"):
+        programs.begin(("kind", name), name, partial(made.append, name))
+    programs.begin(("kind", "awaited"), "awaited", partial(made.append, "awaited"), urgent=False)
+    assert not programs.wait(("kind", "awaited"), 0.01)
+    go.set()
+    programs.get(("kind", "one"))
+    assert made == ["awaited", "two", "one"]
+
+
 def test_what_making_a_program_raises_reaches_who_waits_and_it_is_tried_again() -> None:
     programs, tries = Programs(), list[int]()
 

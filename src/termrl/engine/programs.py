@@ -54,9 +54,8 @@ class Programs:
         with self._lock:
             order = self._orders.get(key)
             if order is not None and not _failed(order):
-                if urgent and order in self._queue:
-                    self._queue.remove(order)
-                    self._queue.appendleft(order)
+                if urgent:
+                    self._put_first(order)
                 return
             order = self._orders[key] = _Order(name, make)
             if urgent:
@@ -80,11 +79,17 @@ class Programs:
         return self._orders[key].future.result()
 
     def wait(self, key: Key, seconds: float = WAIT_SECONDS) -> bool:
-        """Whether a program that was begun is there, after a moment; raises what making it raised."""
+        """Whether a program that was begun is there, after a moment; raises what making it raised.
+
+        What someone waits for in vain is made next: others may have been begun for work that is done since.
+        """
+        order = self._orders[key]
         try:
-            self._orders[key].future.result(seconds)
+            order.future.result(seconds)
         except TimeoutError:
             self._waited = time.monotonic()
+            with self._lock:
+                self._put_first(order)
             return False
         return True
 
@@ -97,6 +102,11 @@ class Programs:
         name, since = making
         more = f", {len(self._queue)} more to come" if self._queue else ""
         return f"compiling {name} for {time.monotonic() - since:.0f} s{more}"
+
+    def _put_first(self, order: _Order) -> None:
+        if order in self._queue:
+            self._queue.remove(order)
+            self._queue.appendleft(order)
 
     def _make_all(self) -> None:
         while True:
