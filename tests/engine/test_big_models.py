@@ -103,7 +103,9 @@ def test_an_adapter_gets_the_gradients_that_go_through_the_merge(
     spec = LoraSpec(4, train_unembed=train_unembed)
 
     def trained(own: BaseModel) -> tuple[Lora, list[np.ndarray]]:
-        trainer = Trainer(own, spec, 0)
+        # Weights as big as the fixture's magnify rounding, which is in an order that the processor decides.
+        calm = jax.tree.map(lambda x: x / 2 if x.ndim > 1 else x, own.params)
+        trainer = Trainer(dataclasses.replace(own, params=calm), spec, 0)
         noise = np.random.default_rng(3)
         trainer.load(
             jax.tree.map(lambda x: x + 0.02 * noise.standard_normal(x.shape, np.float32), trainer.lora), None
@@ -122,5 +124,4 @@ def test_an_adapter_gets_the_gradients_that_go_through_the_merge(
     for mine, other in zip(logprobs, expected_logprobs, strict=True):
         np.testing.assert_allclose(mine, other, atol=1e-4)
     for mine, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        # Random weights magnify rounding, which kernels do in an order that the processor decides.
-        np.testing.assert_allclose(mine, other, atol=1e-3 * float(np.abs(other).max()))
+        np.testing.assert_allclose(mine, other, atol=1e-4 * float(np.abs(other).max()))

@@ -1,7 +1,7 @@
 """Arrays that compiled programs read where they are.
 
 XLA takes an array of numpy's as its own where it begins at a multiple of 64 bytes; any other, which is how
-numpy makes big ones, it copies first: for a conversation of 2,000 tokens that took as long as a turn.
+numpy makes big ones, it copies first: at every piece of prefill, all that stands before it.
 """
 
 import math
