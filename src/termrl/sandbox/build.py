@@ -5,10 +5,11 @@ name does not. One process builds a layer once; two at once both build, and the 
 """
 
 import asyncio
+import contextlib
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,16 +77,22 @@ class Builder:
         builder = f"{self.name}-build-{directory.name}"
         plan = self.boot_plan(below, stage)
         plan["keep_in"] = self.store.place_for_changes(directory, below)
-        await self.keeper.ask("boot", name=builder, plan=plan)
-        try:
+        async with self._booted(builder, plan):
             for step in stage.steps:
                 if isinstance(step, Copy):
                     await self._copy(builder, step)
                 else:
                     await self._run(builder, step)
-        finally:
-            await self.keeper.ask("stop", name=builder)
         self.store.finish(directory)
+
+    @contextlib.asynccontextmanager
+    async def _booted(self, name: str, plan: BootPlan) -> AsyncIterator[None]:
+        """A sandbox for a while. Stopped even where the boot itself was cancelled: it may be half made."""
+        try:
+            await self.keeper.ask("boot", name=name, plan=plan)
+            yield
+        finally:
+            await self.keeper.ask("stop", name=name)
 
     async def _run(self, builder: str, step: Run) -> None:
         reply = await self.keeper.ask("exec", name=builder, plan=self.command_plan(step), timeout=None)
@@ -138,8 +145,7 @@ class Builder:
             stage = self.recipe.stages[step.stage]
             lowers = await self.lowers(stage)
         origin = f"{builder}-from-{step.line}"
-        await self.keeper.ask("boot", name=origin, plan=self.boot_plan(lowers, stage))
-        try:
+        async with self._booted(origin, self.boot_plan(lowers, stage)):
             for place, (path, directory) in enumerate(await self._inner_paths(origin, step)):
                 copied = folder / str(place)
                 target = step.target
@@ -155,8 +161,6 @@ class Builder:
                     )
                     target = f"{target.rstrip('/')}/{copied.name}" if step.into else target
                 await self._upload(builder, step, copied, target, directory)
-        finally:
-            await self.keeper.ask("stop", name=origin)
 
     async def _inner_paths(self, origin: str, step: Copy) -> list[tuple[str, bool]]:
         script = (

@@ -53,7 +53,10 @@ class Sandboxes:
         self._loop.watch(channel, lambda: self._on_boot(request, sandbox, channel, said))
 
     def _on_boot(self, request: int, sandbox: Sandbox, channel: int, said: bytearray) -> None:
-        chunk = os.read(channel, 4096)
+        try:
+            chunk = os.read(channel, 4096)
+        except ConnectionResetError:  # killed before it read our answer
+            chunk = b""
         if chunk == b"u":
             try:
                 write_id_maps(sandbox.pid, self._as_root, sandbox.many_ids)
@@ -80,12 +83,11 @@ class Sandboxes:
         sandbox.close()
         self._close_group(sandbox.group)
         self._loop.answer(request, error=f"the sandbox could not be made: {why}")
+        self._say_stopped(sandbox.name)
 
     def stop(self, request: int, name: str) -> None:
-        sandbox = self._running.get(name)
+        sandbox = self._running.get(name) or self._booting.get(name)
         if sandbox is None:
-            if name in self._booting:
-                os.kill(self._booting[name].pid, signal.SIGKILL)
             self._loop.answer(request, ok=True)
             return
         self._stopping[name] = request
@@ -97,8 +99,11 @@ class Sandboxes:
         del self._running[sandbox.name]
         sandbox.close()
         self._close_group(sandbox.group)
-        if sandbox.name in self._stopping:
-            self._loop.answer(self._stopping.pop(sandbox.name), ok=True)
+        self._say_stopped(sandbox.name)
+
+    def _say_stopped(self, name: str) -> None:
+        if name in self._stopping:
+            self._loop.answer(self._stopping.pop(name), ok=True)
 
     def deadlines(self) -> list[float]:
         return [each.deadline for each in self._running.values() if each.deadline is not None]
