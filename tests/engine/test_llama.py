@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from termrl.engine.architecture import LlamaConfig, ModelConfigError
-from termrl.engine.llama import Params, init_params, target_logprobs
+from termrl.engine.llama import Params, causal_attention, init_params, target_logprobs
 from termrl.engine.weights import ModelFilesError, load_model, save_model
 
 CONFIG = LlamaConfig(
@@ -67,6 +67,32 @@ def reference_logprobs(params: Params, config: LlamaConfig, tokens: np.ndarray) 
     top = logits.max(-1, keepdims=True)
     logprobs = logits - top - np.log(np.exp(logits - top).sum(-1, keepdims=True))
     return logprobs[np.arange(len(tokens) - 1), tokens[1:]]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_attention_and_its_gradients_agree_with_autodiff_of_a_plain_one(packed: bool) -> None:
+    batch, heads, groups, time, size = 2, 4, 2, 300, 8
+    rng = np.random.default_rng(0)
+    q, into = (jnp.asarray(rng.standard_normal((batch, heads, time, size), np.float32)) for _ in "qi")
+    k, v = (jnp.asarray(rng.standard_normal((batch, groups, time, size), np.float32)) for _ in "kv")
+    first = np.array([[0, 70, 200], [0, 128, 299]])  # where the sequences of each row start
+    at = np.arange(time)
+    start = np.stack([row[np.searchsorted(row, at, side="right") - 1] for row in first])
+
+    def plain(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        k, v = (jnp.repeat(x, heads // groups, axis=1) for x in (k, v))
+        scores = jnp.einsum("bhqe,bhse->bhqs", q, k) / np.sqrt(size)
+        seen = (at <= at[:, None]) & (at >= start[:, None, :, None] if packed else True)
+        return jnp.einsum("bhqs,bhse->bhqe", jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)), v)
+
+    def ours(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return causal_attention(q, k, v, jnp.asarray(start) if packed else None)
+
+    found, backward = jax.vjp(ours, q, k, v)
+    expected, plain_backward = jax.vjp(plain, q, k, v)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    for gradient, plain_gradient in zip(backward(into), plain_backward(into), strict=True):
+        np.testing.assert_allclose(gradient, plain_gradient, atol=1e-5)
 
 
 @pytest.mark.parametrize("tied", [True, False])

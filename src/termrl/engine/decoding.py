@@ -30,6 +30,7 @@ from termrl.engine.llama import (
     rotate,
     unembed_matrix,
 )
+from termrl.engine.processor import has_wide_vectors
 
 DECODE_CHUNK = 8
 _ONE_ORDER = 1024
@@ -51,8 +52,8 @@ class SamplerLayer(NamedTuple):
 class SamplerWeights(NamedTuple):
     """One snapshot, ready to sample from: a tuple of layers, so that no step slices a stack.
 
-    Matrices lie [in, out] in small models and [tiles, out / tiles, in] in big ones, a tile for every core:
-    with few rows XLA's CPU products are then half again as fast.
+    Matrices lie [in, out] in small models and [tiles, out / tiles, in] in big ones, as XLA's CPU products
+    of few rows are fastest: a tile for every core, or one tile where vectors are wide.
     """
 
     embed: Array
@@ -101,7 +102,7 @@ def _laid_out(weight_I_O: Array, config: LlamaConfig) -> Array:
     if config.is_small:
         return weight_I_O
     inner, outer = weight_I_O.shape
-    tiles = math.gcd(outer, os.cpu_count() or 1)
+    tiles = 1 if has_wide_vectors() else math.gcd(outer, os.cpu_count() or 1)
     return weight_I_O.T.reshape(tiles, outer // tiles, inner)
 
 
@@ -112,9 +113,16 @@ def _times(x: Array, weight: Array) -> Array:
     tiles, width, inner = weight.shape
     if x.size // inner > _FEW_ROWS:
         return product(x, weight.reshape(tiles * width, inner).T)
+    if tiles == 1 and inner <= width:
+        return product(x, weight[0].T)
     flat = x.reshape(-1, inner).astype(weight.dtype)
-    out = jnp.einsum("ni,toi->tno", flat, weight, preferred_element_type=jnp.float32)
-    return out.swapaxes(0, 1).reshape(*x.shape[:-1], tiles * width)
+    if tiles == 1:
+        # The bigger factor goes first; without the barrier XLA turns the product round again.
+        turned = jnp.dot(weight[0], flat.T, preferred_element_type=jnp.float32)
+        out: Array = jax.lax.optimization_barrier(turned).T  # type: ignore[no-untyped-call]
+    else:
+        out = jnp.einsum("ni,toi->tno", flat, weight, preferred_element_type=jnp.float32).swapaxes(0, 1)
+    return out.reshape(*x.shape[:-1], tiles * width)
 
 
 def _joined_bias(layers: Layers, i: int) -> Array | None:
