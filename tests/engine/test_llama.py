@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from termrl.engine.architecture import LlamaConfig, ModelConfigError
-from termrl.engine.llama import Params, causal_attention, init_params, target_logprobs
+from termrl.engine.attention import causal_attention
+from termrl.engine.llama import Params, init_params, target_logprobs
 from termrl.engine.weights import ModelFilesError, load_model, save_model
 
 CONFIG = LlamaConfig(

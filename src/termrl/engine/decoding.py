@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from termrl.engine.architecture import LlamaConfig
+from termrl.engine.attention import ATTENTION_BLOCK
 from termrl.engine.buffers import aligned_zeros
 from termrl.engine.choosing import Choice, pick, row_sum
 from termrl.engine.llama import (
-    ATTENTION_BLOCK,
     Layers,
     Params,
     product,
@@ -111,10 +111,8 @@ def _times(x: Array, weight: Array) -> Array:
     if weight.ndim == 2:
         return product(x, weight)
     tiles, width, inner = weight.shape
-    if x.size // inner > _FEW_ROWS:
+    if x.size // inner > _FEW_ROWS or (tiles == 1 and inner <= width):
         return product(x, weight.reshape(tiles * width, inner).T)
-    if tiles == 1 and inner <= width:
-        return product(x, weight[0].T)
     flat = x.reshape(-1, inner).astype(weight.dtype)
     if tiles == 1:
         # The bigger factor goes first; without the barrier XLA turns the product round again.

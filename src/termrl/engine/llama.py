@@ -18,14 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.ad_checkpoint import checkpoint_name
 
 from termrl.engine.architecture import LlamaConfig
+from termrl.engine.attention import ATTENDED, causal_attention
 
-ATTENTION_BLOCK = 128
 KEPT_TOKENS = 2048
 """Tokens of a batch up to which the products of an adapted model are kept for the backward pass."""
-ATTENDED = "attended"
 LOGIT_BUDGET = 1 << 24  # logits held at once, in floats
 
 
@@ -202,92 +200,6 @@ def rope_tables(config: LlamaConfig, positions: Array) -> tuple[Array, Array]:
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
     first, second = jnp.split(x, 2, axis=-1)
     return x * cos + jnp.concatenate([-second, first], axis=-1) * sin
-
-
-def causal_attention(
-    q_B_H_T_E: Array, k_B_K_T_E: Array, v_B_K_T_E: Array, start_B_T: Array | None = None
-) -> Array:
-    """Grouped-query attention, [B, H, T, E]. With `start_B_T` a token sees no key before its own sequence's
-    first."""
-    batch, heads, time, size = q_B_H_T_E.shape
-    groups = k_B_K_T_E.shape[1]
-    q = q_B_H_T_E.reshape(batch, groups, heads // groups, time, size) * (1.0 / math.sqrt(size))
-    return _attention(q, k_B_K_T_E, v_B_K_T_E, start_B_T).reshape(batch, heads, time, size)
-
-
-_Kept = tuple[Array, Array, Array, Array | None, Array, Array]
-
-
-@jax.custom_vjp
-def _attention(q_B_K_G_T_E: Array, k_B_K_T_E: Array, v_B_K_T_E: Array, start_B_T: Array | None) -> Array:
-    """In blocks of queries, each against its own prefix of keys, which skips the upper triangle.
-
-    The backward pass computes a block's scores again, so that no [T, T] matrix outlives its block; what it
-    needs of the forward pass beside its arguments is the result and the logarithm of each query's sum.
-    """
-    return _attention_forward(q_B_K_G_T_E, k_B_K_T_E, v_B_K_T_E, start_B_T)[0]
-
-
-def _query_blocks(time: int) -> list[tuple[int, int]]:
-    return [(first, min(first + ATTENTION_BLOCK, time)) for first in range(0, time, ATTENTION_BLOCK)]
-
-
-def _as_rows(x_B_K_G_T_E: Array, first: int, end: int) -> Array:
-    """A block of queries with all heads of a group one below the other, [B, K, G Q, E]."""
-    batch, groups, _, _, size = x_B_K_G_T_E.shape
-    return x_B_K_G_T_E[:, :, :, first:end].reshape(batch, groups, -1, size)
-
-
-def _block_scores(q_B_K_R_E: Array, k_B_K_S_E: Array, start_B_T: Array | None, first: int) -> Array:
-    """Of a block's rows with the keys up to its end, -inf where one is not seen."""
-    rows, end = q_B_K_R_E.shape[2], k_B_K_S_E.shape[2]
-    queries, keys = end - first, jnp.arange(end)
-    seen = keys[None, :] <= (first + jnp.arange(rows) % queries)[:, None]
-    if start_B_T is not None:
-        start = jnp.tile(start_B_T[:, first:end], (1, rows // queries))
-        seen = (seen & (keys >= start[:, :, None]))[:, None]
-    return jnp.where(seen, jnp.einsum("bkqe,bkse->bkqs", q_B_K_R_E, k_B_K_S_E), -jnp.inf)
-
-
-def _attention_forward(
-    q_B_K_G_T_E: Array, k_B_K_T_E: Array, v_B_K_T_E: Array, start_B_T: Array | None
-) -> tuple[Array, _Kept]:
-    batch, groups, heads, time, _ = q_B_K_G_T_E.shape
-    blocks, sums = [], []
-    for first, end in _query_blocks(time):
-        shape = (batch, groups, heads, end - first, -1)
-        scores = _block_scores(_as_rows(q_B_K_G_T_E, first, end), k_B_K_T_E[:, :, :end], start_B_T, first)
-        top = scores.max(axis=-1, keepdims=True)
-        weights = jnp.exp(scores - top)
-        total = weights.sum(axis=-1, keepdims=True)
-        # Divided after the product, not before: there is less of it.
-        mixed = jnp.einsum("bkqs,bkse->bkqe", weights, v_B_K_T_E[:, :, :end]) / total
-        blocks.append(mixed.reshape(shape))
-        sums.append((top + jnp.log(total)).reshape(shape))
-    out = checkpoint_name(jnp.concatenate(blocks, axis=3), ATTENDED)  # type: ignore[no-untyped-call]
-    log_sum = checkpoint_name(jnp.concatenate(sums, axis=3), ATTENDED)  # type: ignore[no-untyped-call]
-    return out, (q_B_K_G_T_E, k_B_K_T_E, v_B_K_T_E, start_B_T, out, log_sum)
-
-
-def _attention_backward(kept: _Kept, into_out: Array) -> tuple[Array, Array, Array, None]:
-    q, k, v, start, out, log_sum = kept
-    batch, groups, heads, time, size = q.shape
-    into_q, into_k, into_v = [], jnp.zeros_like(k), jnp.zeros_like(v)
-    for first, end in _query_blocks(time):
-        queries, into = _as_rows(q, first, end), _as_rows(into_out, first, end)
-        scores = _block_scores(queries, k[:, :, :end], start, first)
-        weights = jnp.exp(scores - _as_rows(log_sum, first, end))
-        shared = (into * _as_rows(out, first, end)).sum(axis=-1, keepdims=True)
-        into_scores = weights * (jnp.einsum("bkqe,bkse->bkqs", into, v[:, :, :end]) - shared)
-        into_q.append(
-            jnp.einsum("bkqs,bkse->bkqe", into_scores, k[:, :, :end]).reshape(batch, groups, heads, -1, size)
-        )
-        into_k = into_k.at[:, :, :end].add(jnp.einsum("bkqs,bkqe->bkse", into_scores, queries))
-        into_v = into_v.at[:, :, :end].add(jnp.einsum("bkqs,bkqe->bkse", weights, into))
-    return jnp.concatenate(into_q, axis=3), into_k, into_v, None
-
-
-_attention.defvjp(_attention_forward, _attention_backward)
 
 
 def hidden_states(
