@@ -5,7 +5,6 @@ Small models compute in one thread, bigger ones on every core.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -14,10 +13,8 @@ from typing import Any
 
 from termrl.engine.architecture import LlamaConfig
 from termrl.engine.catalog import PACKAGED
+from termrl.engine.memory import keep_freed_memory
 from termrl.errors import UserError
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_MOST = (1 << 31) - 1
 
 
 def set_up_jax(cache_dir: Path, models: Sequence[str] = ("termrl/tiny",)) -> None:
@@ -26,7 +23,7 @@ def set_up_jax(cache_dir: Path, models: Sequence[str] = ("termrl/tiny",)) -> Non
     # with sandboxes every wait is a turn lost. It also keeps results independent of the number of cores.
     if all(is_small(name) for name in models):
         os.environ.setdefault("NPROC", "1")
-    _keep_freed_memory()
+    keep_freed_memory()
 
     import jax
 
@@ -48,12 +45,3 @@ def is_small(model: str) -> bool:
     except (OSError, ValueError, UserError):
         return False
     return config.is_small
-
-
-def _keep_freed_memory() -> None:
-    """Has glibc reuse big buffers: by default every call maps its buffers anew, a third of a pass's time."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_ARENA_MAX, 1)
-        mallopt(_M_MMAP_THRESHOLD, _MOST)
-        mallopt(_M_TRIM_THRESHOLD, _MOST)

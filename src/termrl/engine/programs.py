@@ -18,6 +18,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from termrl.engine.memory import give_back_freed_memory
+
 WAIT_SECONDS = 0.005
 _PAUSE_SECONDS = 1.0
 """Who waits asks again within this."""
@@ -134,6 +136,8 @@ class Programs:
             self._making = None
             order.future.set_exception(error)
             return
+        finally:
+            give_back_freed_memory()
         self._making = None
         taken = time.monotonic() - begin
         _log.info("Compiled %s in %.1f s, %d more to come", order.name, taken, len(self._queue))

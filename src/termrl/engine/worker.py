@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from termrl.engine.memory import give_back_freed_memory
 from termrl.engine.sampler import Sampler
 
 IDLE_SAMPLERS = 4
@@ -66,6 +67,7 @@ class Worker:
                 self._samplers[name].release()
             for name in idle[: max(0, len(self._samplers) + 1 - IDLE_SAMPLERS)]:
                 del self._samplers[name]
+            give_back_freed_memory()
             self._samplers[key] = make()
         self._samplers.move_to_end(key)
         return self._samplers[key]
