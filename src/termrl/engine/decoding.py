@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +34,8 @@ from termrl.engine.processor import has_wide_vectors
 DECODE_CHUNK = 8
 _ONE_ORDER = 1024
 _FEW_ROWS = 64
+_WIDE_ROWS = 16
+"""From so many rows on wide vectors are used as well whichever factor goes first."""
 
 
 class SamplerLayer(NamedTuple):
@@ -52,8 +53,8 @@ class SamplerLayer(NamedTuple):
 class SamplerWeights(NamedTuple):
     """One snapshot, ready to sample from: a tuple of layers, so that no step slices a stack.
 
-    Matrices lie [in, out] in small models and [tiles, out / tiles, in] in big ones, as XLA's CPU products
-    of few rows are fastest: a tile for every core, or one tile where vectors are wide.
+    Matrices lie [in, out] in small models and [out, in] in big ones, where XLA's CPU products of few rows are
+    then half again as fast.
     """
 
     embed: Array
@@ -99,28 +100,22 @@ def sampler_weights(params: Params, config: LlamaConfig) -> SamplerWeights:
 
 
 def _laid_out(weight_I_O: Array, config: LlamaConfig) -> Array:
-    if config.is_small:
-        return weight_I_O
-    inner, outer = weight_I_O.shape
-    tiles = 1 if has_wide_vectors() else math.gcd(outer, os.cpu_count() or 1)
-    return weight_I_O.T.reshape(tiles, outer // tiles, inner)
+    return weight_I_O if config.is_small else weight_I_O.T
 
 
-def _times(x: Array, weight: Array) -> Array:
+def _times(x: Array, weight: Array, config: LlamaConfig) -> Array:
     """`x` times a matrix of a snapshot, as that lies."""
-    if weight.ndim == 2:
+    if config.is_small:
         return product(x, weight)
-    tiles, width, inner = weight.shape
-    if x.size // inner > _FEW_ROWS or (tiles == 1 and inner <= width):
-        return product(x, weight.reshape(tiles * width, inner).T)
+    outer, inner = weight.shape
+    rows = x.size // inner
+    if rows > _FEW_ROWS or (rows >= _WIDE_ROWS and inner <= outer and has_wide_vectors()):
+        return product(x, weight.T)
     flat = x.reshape(-1, inner).astype(weight.dtype)
-    if tiles == 1:
-        # The bigger factor goes first; without the barrier XLA turns the product round again.
-        turned = jnp.dot(weight[0], flat.T, preferred_element_type=jnp.float32)
-        out: Array = jax.lax.optimization_barrier(turned).T  # type: ignore[no-untyped-call]
-    else:
-        out = jnp.einsum("ni,toi->tno", flat, weight, preferred_element_type=jnp.float32).swapaxes(0, 1)
-    return out.reshape(*x.shape[:-1], tiles * width)
+    # The bigger factor goes first; without the barrier XLA turns the product round again.
+    turned = jnp.dot(weight, flat.T, preferred_element_type=jnp.float32)
+    out: Array = jax.lax.optimization_barrier(turned).T  # type: ignore[no-untyped-call]
+    return out.reshape(*x.shape[:-1], outer)
 
 
 def _joined_bias(layers: Layers, i: int) -> Array | None:
@@ -151,7 +146,7 @@ def _project(x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin
     rows, steps = x.shape[:2]
     groups, size = config.num_key_value_heads, config.head_size
     heads = config.num_attention_heads
-    qkv = _times(_norm(x, layer.attn_norm, config), layer.qkv)
+    qkv = _times(_norm(x, layer.attn_norm, config), layer.qkv, config)
     if layer.qkv_bias is not None:
         qkv = qkv + layer.qkv_bias
     split = qkv.reshape(rows, steps, heads + 2 * groups, size).transpose(0, 2, 1, 3)
@@ -165,9 +160,9 @@ def _project(x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin
 
 def _finish_layer(x: Array, mixed_B_H_C_E: Array, layer: SamplerLayer, config: LlamaConfig) -> Array:
     rows, heads, steps, size = mixed_B_H_C_E.shape
-    x = x + _times(mixed_B_H_C_E.transpose(0, 2, 1, 3).reshape(rows, steps, heads * size), layer.o)
-    gate, up = jnp.split(_times(_norm(x, layer.mlp_norm, config), layer.gate_up), 2, axis=-1)
-    return x + _times(jax.nn.silu(gate) * up, layer.down)
+    x = x + _times(mixed_B_H_C_E.transpose(0, 2, 1, 3).reshape(rows, steps, heads * size), layer.o, config)
+    gate, up = jnp.split(_times(_norm(x, layer.mlp_norm, config), layer.gate_up, config), 2, axis=-1)
+    return x + _times(jax.nn.silu(gate) * up, layer.down, config)
 
 
 class Block(NamedTuple):
@@ -312,7 +307,7 @@ def decode_chunk(
             mixed = _attend(q, cache.keys[n], cache.values[n], seen, k_new, v_new, recent, config)
             x = _finish_layer(x, mixed.reshape(rows, -1, 1, size), layer, config)
         hidden = _norm(x[:, 0], weights.final_norm, config)
-        picked, logprob = pick(_times(hidden, weights.unembed), choice, i)
+        picked, logprob = pick(_times(hidden, weights.unembed, config), choice, i)
         running = ~decoded.stopped_B & (decoded.count_B < choice.limit_B)
         stops = (picked[:, None] == choice.stop_ids_B_I).any(axis=1)
         decoded = Decoded(
