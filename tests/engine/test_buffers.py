@@ -6,13 +6,14 @@ import pytest
 
 from termrl.engine.decoding import empty_cache
 from termrl.engine.models import BaseModel
-from termrl.engine.prefixes import blank_block
+from termrl.engine.prefixes import blank_block, joined
 
 
 @pytest.mark.parametrize("positions", [0, 1, 7, 64, 513])
 def test_keys_and_values_are_not_copied_on_their_way_into_a_program(base: BaseModel, positions: int) -> None:
     cache = empty_cache(base.config, rows=3, positions=positions)
-    for array in (*blank_block(base.config, positions, 2), *cache.keys, *cache.values):
+    made = *blank_block(base.config, positions, 2), *joined(base.config, positions, [[], []])
+    for array in (*made, *cache.keys, *cache.values):
         assert positions in array.shape
         assert not array.any()
         array[:] = np.arange(array.size, dtype=np.float32).reshape(array.shape)

@@ -5,6 +5,7 @@ numpy makes big ones, it copies first: at every piece of prefill, all that stand
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,7 +14,16 @@ _ALIGNMENT = 64
 
 def aligned_zeros(shape: tuple[int, ...]) -> np.ndarray:
     """Zeros in float32 that begin where XLA wants them to."""
+    return _aligned(np.zeros, shape)
+
+
+def aligned_empty(shape: tuple[int, ...]) -> np.ndarray:
+    """The same, holding whatever: for who writes all of it."""
+    return _aligned(np.empty, shape)
+
+
+def _aligned(make: Callable[..., np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     size = math.prod(shape)
-    raw = np.zeros(size + _ALIGNMENT // 4, np.float32)
+    raw = make(size + _ALIGNMENT // 4, np.float32)
     start = -raw.ctypes.data % _ALIGNMENT // 4
     return raw[start : start + size].reshape(shape)

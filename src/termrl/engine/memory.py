@@ -6,6 +6,8 @@ import ctypes
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MOST = (1 << 31) - 1
+_GIANT = 1 << 30
+"""From here on buffers are mapped anew and given back whole: kept, they leave holes that others lie in."""
 
 
 def keep_freed_memory() -> None:
@@ -13,7 +15,7 @@ def keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)
-        mallopt(_M_MMAP_THRESHOLD, _MOST)
+        mallopt(_M_MMAP_THRESHOLD, _GIANT)
         mallopt(_M_TRIM_THRESHOLD, _MOST)
 
 

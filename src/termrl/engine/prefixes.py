@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import numpy as np
 
 from termrl.engine.architecture import LlamaConfig
-from termrl.engine.buffers import aligned_zeros
+from termrl.engine.buffers import aligned_empty, aligned_zeros
 from termrl.engine.decoding import Block
 
 
@@ -51,11 +52,23 @@ def block_keys(tokens: np.ndarray, block: int) -> list[bytes]:
 
 
 def blank_block(config: LlamaConfig, positions: int, rows: int) -> Block:
+    return Block(*map(aligned_zeros, _shapes(config, positions, rows)))
+
+
+def joined(config: LlamaConfig, positions: int, rows: Sequence[Sequence[Block]]) -> Block:
+    """The blocks of each row one after the other, zeros behind them."""
+    past = Block(*map(aligned_empty, _shapes(config, positions, len(rows))))
+    for number, blocks in enumerate(rows):
+        row = row_of(past, number)
+        end = fill(row, blocks)
+        row.keys[..., end:] = 0
+        row.values[..., end:, :] = 0
+    return past
+
+
+def _shapes(config: LlamaConfig, positions: int, rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     lead = (config.num_hidden_layers, rows, config.num_key_value_heads)
-    return Block(
-        aligned_zeros((*lead, config.head_size, positions)),
-        aligned_zeros((*lead, positions, config.head_size)),
-    )
+    return (*lead, config.head_size, positions), (*lead, positions, config.head_size)
 
 
 def row_of(block: Block, row: int) -> Block:
@@ -70,10 +83,11 @@ def pages_of(block: Block, row: int, tokens: int, page: int) -> list[Block]:
     ]
 
 
-def fill(past: Block, blocks: list[Block]) -> None:
-    """Lays blocks one after the other into the positions of one row."""
+def fill(past: Block, blocks: Sequence[Block]) -> int:
+    """Lays blocks one after the other into the positions of one row; returns where they end."""
     end = 0
     for block in blocks:
         start, end = end, end + block.keys.shape[-1]
         past.keys[..., start:end] = block.keys
         past.values[..., start:end, :] = block.values
+    return end

@@ -24,7 +24,7 @@ from termrl.engine.llama import Params
 from termrl.engine.losses import LossSettings
 from termrl.engine.models import BaseModel
 from termrl.engine.passes import forward_pass
-from termrl.engine.prefixes import PrefixStore, blank_block, fill, pages_of, row_of
+from termrl.engine.prefixes import PrefixStore, blank_block, joined, pages_of
 from termrl.engine.programs import Key
 from termrl.engine.rows import Datum, lay_out
 from termrl.engine.sequences import Answer, SamplingSettings, Sequence, new_sequence
@@ -195,14 +195,14 @@ class Sampler:
             return False
         program, (rows, width, positions) = found
         page = self._shapes.prefill_block
-        past = blank_block(self.base.config, positions, rows)
+        taken = [sequence.blocks for sequence in sequences[:rows]]
+        past = joined(self.base.config, positions, taken + [[]] * (rows - len(taken)))
         tokens, start, sizes = np.zeros((rows, width), np.int32), np.zeros(rows, np.int32), []
         for row, sequence in enumerate(sequences[:rows]):
             start[row] = len(sequence.blocks) * page
             part = sequence.known[:-1][start[row] : start[row] + width]
             tokens[row, : len(part)] = part
             sizes.append(len(part))
-            fill(row_of(past, row), sequence.blocks)
         computed = program(self._weights, past, tokens, start)
         computed = Block(np.asarray(computed.keys), np.asarray(computed.values))
         for row, (sequence, size) in enumerate(zip(sequences, sizes, strict=False)):

@@ -24,7 +24,7 @@ from termrl.engine.decoding import (
     load_row,
 )
 from termrl.engine.models import BaseModel
-from termrl.engine.prefixes import blank_block, fill, row_of
+from termrl.engine.prefixes import blank_block, fill, joined, row_of
 from termrl.engine.programs import Key
 from termrl.engine.sequences import Sequence
 from termrl.engine.shapes import Shapes, position_bytes
@@ -94,8 +94,7 @@ class Slots:
                     Block(keys[row], values[row]), [Block(block.keys[n], block.values[n]) for block in blocks]
                 )
             return
-        prompt = row_of(blank_block(self._base.config, self._positions, 1), 0)
-        fill(prompt, blocks)
+        prompt = row_of(joined(self._base.config, self._positions, [blocks]), 0)
         self._cache = self._steps().load_row(self._cache, np.int32(row), prompt)
 
     def decode(self) -> list[Sequence] | None:
