@@ -137,6 +137,9 @@ class Served:
     async def sampling_client(self) -> tinker.SamplingClient:
         return await self.service.create_sampling_client_async(base_model=self.model)
 
+    async def training_client(self) -> tinker.TrainingClient:
+        return await self.service.create_lora_training_client_async(self.model, rank=16, seed=0)
+
 
 @asynccontextmanager
 async def serving(model: str) -> AsyncIterator[Served]:
@@ -224,9 +227,8 @@ async def turn(served: Served) -> float:
     return scratch / 10 / min(extended)
 
 
-async def train(served: Served, count: int, length: int) -> float:
+async def train(served: Served, trainee: tinker.TrainingClient, count: int, length: int) -> float:
     config = read_config(served.model)
-    trainee = await served.service.create_lora_training_client_async(served.model, rank=16, seed=0)
 
     def data(seed: int) -> list[types.Datum]:
         rows = [prompt.to_ints() for prompt in prompts(config, count, length + 1, seed)]
@@ -323,14 +325,16 @@ async def measure(
                 ratio = await turn(served)
                 add("turn", 0.1 / ratio, "of prefill", ratio)
             if wanted("train"):
-                await add_share("train 8x128", train(served, 8, 128), 4 * parameters)
+                trainee = await served.training_client()
+                await add_share("train 8x128", train(served, trainee, 8, 128), 4 * parameters)
     if wanted("train"):
         async with serving(model) as served:
-            await train(served, 1, 64)
+            trainee = await served.training_client()
+            await train(served, trainee, 1, 64)
             before = memory(served.handle.pid, "VmRSS")
-            await add_share("train 1x2048", train(served, 1, 2048), 4 * parameters)
+            await add_share("train 1x2048", train(served, trainee, 1, 2048), 4 * parameters)
             forget_peak(served.handle.pid)
-            await train(served, 1, 2048)
+            await train(served, trainee, 1, 2048)
             notes[TEMPORARY] = round(memory(served.handle.pid, "VmHWM") - before)
     if wanted("http"):
         async with serving(model) as served:
