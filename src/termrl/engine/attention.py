@@ -74,8 +74,8 @@ def _attention_forward(
         mixed = jnp.einsum("bkqs,bkse->bkqe", weights, v_B_K_T_E[:, :, :end]) / total
         blocks.append(mixed.reshape(shape))
         sums.append((top + jnp.log(total)).reshape(shape))
-    out = checkpoint_name(jnp.concatenate(blocks, axis=3), ATTENDED)  # type: ignore[no-untyped-call]
-    log_sum = checkpoint_name(jnp.concatenate(sums, axis=3), ATTENDED)  # type: ignore[no-untyped-call]
+    made = jnp.concatenate(blocks, axis=3), jnp.concatenate(sums, axis=3)
+    out, log_sum = checkpoint_name(made, ATTENDED)  # type: ignore[no-untyped-call]
     return out, (q_B_K_G_T_E, k_B_K_T_E, v_B_K_T_E, start_B_T, out, log_sum)
 
 

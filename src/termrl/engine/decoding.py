@@ -23,6 +23,7 @@ from termrl.engine.choosing import Choice, pick, row_sum
 from termrl.engine.llama import (
     Layers,
     Params,
+    as_written,
     product,
     qkv_biases,
     rope_tables,
@@ -112,10 +113,9 @@ def _times(x: Array, weight: Array, config: LlamaConfig) -> Array:
     if rows > _FEW_ROWS or (rows >= _WIDE_ROWS and inner <= outer and has_wide_vectors()):
         return product(x, weight.T)
     flat = x.reshape(-1, inner).astype(weight.dtype)
-    # The bigger factor goes first; without the barrier XLA turns the product round again.
-    turned = jnp.dot(weight, flat.T, preferred_element_type=jnp.float32)
-    out: Array = jax.lax.optimization_barrier(turned).T  # type: ignore[no-untyped-call]
-    return out.reshape(*x.shape[:-1], outer)
+    # The bigger factor goes first.
+    turned = as_written(jnp.dot(weight, flat.T, preferred_element_type=jnp.float32))
+    return turned.T.reshape(*x.shape[:-1], outer)
 
 
 def _joined_bias(layers: Layers, i: int) -> Array | None:

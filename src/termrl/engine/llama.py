@@ -99,6 +99,12 @@ def unembed_matrix(params: Params) -> Array:
     return params.embed if params.unembed is None else params.unembed
 
 
+def as_written(x: Array) -> Array:
+    """`x`, which XLA then computes here and as it stands, whatever it is used for."""
+    held: Array = jax.lax.optimization_barrier(x)  # type: ignore[no-untyped-call]
+    return held
+
+
 @jax.custom_vjp
 def linear(x_N_I: Array, weight_I_O: Array) -> Array:
     """`x @ weight`, with a backward pass that XLA's CPU backend runs without transposing its operands."""
@@ -167,9 +173,8 @@ def _adapted_backward(
     x_N_I, weight_I_O, a_I_R, b_R_O = kept
     into_x, _ = _frozen_backward(weight_I_O, out_N_O)
     first = (((0,), (0,)), ((), ()))
-    # The thin factor is the one to be transposed; without the barrier XLA turns the product round again.
-    into_a_R_I = jax.lax.dot_general(out_N_O @ b_R_O.T, x_N_I, first)
-    into_a = jax.lax.optimization_barrier(into_a_R_I).T  # type: ignore[no-untyped-call]
+    # The thin factor is the one to be transposed; else XLA turns the product round again.
+    into_a = as_written(jax.lax.dot_general(out_N_O @ b_R_O.T, x_N_I, first)).T
     into_b = jax.lax.dot_general(x_N_I @ a_I_R, out_N_O, first)
     return into_x, None, into_a, into_b
 
@@ -192,9 +197,8 @@ def rope_tables(config: LlamaConfig, positions: Array) -> tuple[Array, Array]:
     frequency = jnp.asarray(config.rope_frequencies(), jnp.float32)
     angle = positions[..., None].astype(jnp.float32) * frequency
     angle = jnp.concatenate([angle, angle], axis=-1)
-    # Without the barrier XLA computes cosine and sine anew in every layer.
-    cos, sin = jax.lax.optimization_barrier((jnp.cos(angle), jnp.sin(angle)))  # type: ignore[no-untyped-call]
-    return cos, sin
+    # Else XLA computes cosine and sine anew in every layer.
+    return as_written(jnp.cos(angle)), as_written(jnp.sin(angle))
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
