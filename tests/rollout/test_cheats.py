@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from harbor.environments.base import ExecResult
 
 from termrl.rollout.cheats import CHEATS, Cheat
 from termrl.rollout.outcome import Outcome
@@ -92,6 +93,22 @@ async def test_an_honest_agent_is_believed_where_directories_cannot_be_private(
 ) -> None:
     rollout = await bench.run(say_hello, guarded(bench), environment=f"{__name__}:Plain")
     assert (rollout.outcome, rollout.reward) == (Outcome.SOLVED, 1.0), rollout.detail
+
+
+class Cramped(Plain):
+    """The kernel kills what looks at programs, as where memory is full; here for certain."""
+
+    async def exec(self, command: str, *args: Any, **kwargs: Any) -> ExecResult:
+        looks = "stat -L" in command
+        return await super().exec(f"kill -9 $$; {command}" if looks else command, *args, **kwargs)
+
+
+async def test_a_look_that_was_killed_accuses_nobody_and_lets_nobody_escape(
+    bench: Bench, say_hello: list[str]
+) -> None:
+    rollout = await bench.run(say_hello, guarded(bench), environment=f"{__name__}:Cramped")
+    assert (rollout.outcome, rollout.reward) == (Outcome.RESOURCE_LIMIT, 0.0), rollout.detail
+    assert rollout.detail.startswith("what looks for the agent's changes was killed in the sandbox")
 
 
 async def test_an_honest_agent_is_not_taken_for_one(bench: Bench, say_hello: list[str]) -> None:

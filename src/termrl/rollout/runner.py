@@ -131,6 +131,7 @@ class RolloutRunner:
         if isinstance(policy.failure, UserError):
             raise policy.failure
         self._gather(evidence, trial, access)
+        evidence.blinded = guard.blinded
         if guard.signs:
             allowed = await self._references.own_changes(task.task_dir)
             evidence.tampering = [sign for sign in guard.signs if sign not in allowed]

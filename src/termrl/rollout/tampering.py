@@ -8,7 +8,7 @@ that was nowhere before (the agent installed it) is not.
 
 from dataclasses import dataclass
 
-from harbor.environments.base import BaseEnvironment
+from harbor.environments.base import BaseEnvironment, ExecResult
 
 PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/root/.local/bin")
 PROGRAMS = (
@@ -43,6 +43,8 @@ _LISTED = " ".join(
     ]
 )
 
+_SIGNALLED = 128
+
 Facts = dict[str, str]
 
 
@@ -72,10 +74,19 @@ class Witness:
         return [path for path in _PLACES[program] if path in facts]
 
 
-async def look(environment: BaseEnvironment, first: str = "true") -> Facts:
-    """One trip: how each of the guarded paths stands now, after the command `first`."""
+async def look(environment: BaseEnvironment, first: str = "true") -> Facts | None:
+    """One trip: how each of the guarded paths stands now, after the command `first`.
+
+    None where what looked was itself killed: an empty answer would read as every program gone.
+    """
     result = await environment.exec(
         f"{first}; stat -L -c '%n|%i %s %Y %Z' {_LISTED} 2>/dev/null", user="root"
     )
+    if was_killed(result):
+        return None
     lines = [line.rpartition("|") for line in (result.stdout or "").splitlines()]
     return {path: facts for path, _, facts in lines if path}
+
+
+def was_killed(result: ExecResult) -> bool:
+    return result.return_code > _SIGNALLED

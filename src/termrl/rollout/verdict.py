@@ -17,6 +17,7 @@ from termrl.rollout.record import Timings
 from termrl.rollout.reward import RewardRule
 
 FULL_REWARD = 1.0
+_BLINDED = "what looks for the agent's changes was killed in the sandbox: out of memory, or by the agent"
 
 _ENDINGS = {
     Ending.TURN_LIMIT: Outcome.TURN_LIMIT,
@@ -43,6 +44,8 @@ class Evidence:
     """The agent has a format, and not one answer was in it."""
     agent_timeout: float | None = None
     tampering: list[str] = field(default_factory=list)
+    blinded: bool = False
+    """What looks for tampering was killed in the sandbox, so there may have been some."""
     exhausted: str | None = None
     """How the agent's own use ended its sandbox, if it did."""
     own_reward: float | None = None
@@ -56,8 +59,10 @@ def judge(result: TrialResult, evidence: Evidence, rule: RewardRule) -> Verdict:
     policy = evidence.policy
     if policy.failure is not None:
         return Verdict(Outcome.MODEL_UNAVAILABLE, None, str(policy.failure))
+    if evidence.blinded:
+        return Verdict(Outcome.RESOURCE_LIMIT, 0.0, evidence.exhausted or _BLINDED)
     if evidence.tampering:
-        # Where memory ran out, what looked for changes was killed too and saw every program gone.
+        # Where memory ran out, a part of what looks for changes may have been killed.
         if evidence.exhausted is not None:
             return Verdict(Outcome.RESOURCE_LIMIT, 0.0, evidence.exhausted)
         return Verdict(Outcome.TAMPERED, 0.0, f"changed by the agent: {', '.join(evidence.tampering)}")

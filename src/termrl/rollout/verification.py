@@ -4,7 +4,8 @@ Harbor grades in the sandbox the agent worked in and believes a reward file that
 sandbox ends the agent and makes the verifier's directories private (`prepare_verification`); in any other
 environment the terminal is closed, the verifier's directory emptied, tests that the agent put there removed;
 afterwards the tests are compared with what they should be, and a reward is left lying for a moment, to see
-whether something rewrites it. What was seen of an agent's attempts is in `signs`.
+whether something rewrites it. What was seen of an agent's attempts is in `signs`; where what looks was
+itself killed, nothing was seen, and `blinded` says so.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from harbor.models.trial.paths import EnvironmentPaths
 from harbor.trial.hooks import TrialEvent, TrialHookEvent
 from harbor.trial.trial import Trial
 
-from termrl.rollout.tampering import Witness, look
+from termrl.rollout.tampering import Witness, look, was_killed
 
 TERMINAL = "terminus-2"
 _TESTS = "/tests"
@@ -32,6 +33,7 @@ class Guard:
         self._trial = trial
         self._witness: Witness | None = None
         self.signs: list[str] = []
+        self.blinded = False
         trial.add_hook(TrialEvent.AGENT_START, self._agent_starts)
         trial.add_hook(TrialEvent.VERIFICATION_START, self._verification_starts)
 
@@ -42,8 +44,8 @@ class Guard:
     async def _agent_starts(self, event: TrialHookEvent) -> None:
         environment = self._trial.agent_environment
         if not self._private:
-            if self._witness is None:
-                self._witness = Witness(await look(environment))
+            if self._witness is None and (before := await look(environment)) is not None:
+                self._witness = Witness(before)
             return
         if len(self._trial.result.step_results or []) > 1:  # a task's next step: back to the agent's view
             await environment.end_verification()  # type: ignore[attr-defined]
@@ -59,7 +61,9 @@ class Guard:
         if self._trial.task.config.agent.user not in (None, "root", 0):
             await environment.exec(end_terminal, user=self._trial.task.config.agent.user)
         now = await look(environment, first=end_terminal)
-        if self._witness is not None:
+        if now is None:
+            self.blinded = True
+        elif self._witness is not None:
             self._note(self._witness.signs(now))
         await self._clear(environment)
 
@@ -88,13 +92,16 @@ class Guard:
             f"cat {_REWARD}; rm -f {_REWARD}",
             user="root",
         )
+        if kept is not None:
+            on_host.write_bytes(kept)
+        if was_killed(result):
+            self.blinded = True
+            return
         said = (result.stdout or "").strip().splitlines()
         if not said or said[-1] != _BAIT:
             self._note([_REWARD])
         found = {path: digest for digest, _, path in (line.partition("  ") for line in said[:-1])}
         self._note(path for path, digest in self._tests().items() if found.get(path) != digest)
-        if kept is not None:
-            on_host.write_bytes(kept)
 
     def _tests(self) -> dict[str, str]:
         """What the tests are on the host, by where they are in the sandbox."""

@@ -217,9 +217,18 @@ class LabelledDocker(DockerEnvironment):
             "--filter",
             f"container={name}",
         )
-        if await self._ask("events", *lately):
+        # Engines remember few events, and miss some; but a container that is full stays full.
+        if await self._ask("events", *lately) or await self._memory_share(name) > _FULL:
             return "the container is out of memory, and what is started in it is killed"
         return None
+
+    async def _memory_share(self, name: str) -> float:
+        """How much of its memory a container has in use, in percent."""
+        said = await self._ask("stats", "--no-stream", "--format", "{{.MemPerc}}", name)
+        try:
+            return float(said.removesuffix("%"))
+        except ValueError:
+            return 0.0  # It is gone, or the engine does not count.
 
     async def _ask(self, *words: str) -> str:
         """What the engine answers; nothing where it refuses."""
@@ -290,6 +299,7 @@ _SLEEP_ON = (
     "end=$(($(date +%s) + {})); while left=$((end - $(date +%s))) && [ $left -gt 0 ]; do sleep $left; done"
 ).replace("$", "$$")  # which compose would fill in
 _LATELY = "60s"
+_FULL = 90.0
 _CLEAR_STALE = ["down", "--remove-orphans"]
 _NOTHING_TO_DO = ExecResult(return_code=0)
 
