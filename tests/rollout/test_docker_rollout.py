@@ -90,14 +90,16 @@ async def test_a_container_that_the_agents_own_use_ended_is_scored_and_no_signal
     files = {"environment/Dockerfile": f"FROM {image}\nWORKDIR /app\n", "task.toml": toml}
     task = bench.write_task("hungry", files)
     where = on_docker(task)
-    # Files in memory belong to nobody: the kernel ends one process after another and gains nothing by it.
-    eat = say("head -c 60000000 /dev/zero > /dev/shm/fill", duration=3.0)
-    pool = RolloutPool(bench.runner(**where), concurrency=1, retries=1, backoff_seconds=0)
-    hungry = await pool.run(task, bench.script([eat, say(done=True), say(done=True)]), seed=0)
-    # Which of its processes go first is the kernel's choice; in no case may the rollout escape its 0, and in
-    # none is hunger a cheat.
-    assert (hungry.outcome.scored, hungry.reward) == (True, 0.0), hungry.detail
-    assert hungry.outcome is not Outcome.TAMPERED, hungry.detail
+    # Files in memory belong to nobody: the kernel ends one process after another and gains nothing by it. The
+    # smaller one leaves room for the terminal and next to none for what looks at programs.
+    for size in (29_500_000, 60_000_000):
+        eat = say(f"head -c {size} /dev/zero > /dev/shm/fill", duration=3.0)
+        pool = RolloutPool(bench.runner(**where), concurrency=1, retries=1, backoff_seconds=0)
+        hungry = await pool.run(task, bench.script([eat, say(done=True), say(done=True)]), seed=0)
+        # Which of its processes go first is the kernel's choice; in no case may the rollout escape its 0, and
+        # in none is hunger a cheat.
+        assert (hungry.outcome.scored, hungry.reward) == (True, 0.0), hungry.detail
+        assert hungry.outcome is not Outcome.TAMPERED, hungry.detail
     spare = bench.write_task("spared", {"environment/Dockerfile": f"FROM {image}\nWORKDIR /app\n"})
     kill = (
         "for p in /proc/[0-9]*; do case $(cat $p/comm) in sleep) kill -9 ${p#/proc/};; esac; done; kill -9 1"
