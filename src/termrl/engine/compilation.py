@@ -14,6 +14,7 @@ from typing import Any
 from termrl.engine.architecture import LlamaConfig
 from termrl.engine.catalog import PACKAGED
 from termrl.engine.memory import keep_freed_memory
+from termrl.engine.processor import has_wide_vectors
 from termrl.errors import UserError
 
 
@@ -35,6 +36,15 @@ def set_up_jax(cache_dir: Path, models: Sequence[str] = ("termrl/tiny",)) -> Non
     update("jax_compilation_cache_dir", str(cache_dir.absolute()))
     update("jax_persistent_cache_min_compile_time_secs", 0.0)
     update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def sampling_options(config: LlamaConfig) -> dict[str, str] | None:
+    """How the programs that sample from a model are compiled.
+
+    Unless told, XLA uses half of AVX-512; softmaxes over a long past are twice as fast with all of it. In a
+    small model nothing is long enough to gain.
+    """
+    return None if config.is_small or not has_wide_vectors() else {"xla_cpu_prefer_vector_width": "512"}
 
 
 def is_small(model: str) -> bool:

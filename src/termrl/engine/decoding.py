@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +19,6 @@ from jax import Array
 
 from termrl.engine.architecture import LlamaConfig
 from termrl.engine.attention import ATTENTION_BLOCK
-from termrl.engine.buffers import aligned_zeros
 from termrl.engine.choosing import Choice, pick, row_sum
 from termrl.engine.llama import (
     Layers,
@@ -34,6 +34,7 @@ from termrl.engine.processor import has_wide_vectors
 
 DECODE_CHUNK = 8
 _ONE_ORDER = 1024
+_UNSEEN = -1e30
 _FEW_ROWS = 64
 _WIDE_ROWS = 16
 """From so many rows on wide vectors are used as well whichever factor goes first."""
@@ -123,12 +124,14 @@ def _joined_bias(layers: Layers, i: int) -> Array | None:
     return None if biases is None else jnp.concatenate([bias[i] for bias in biases])
 
 
-def empty_cache(config: LlamaConfig, rows: int, positions: int) -> Cache:
+def make_cache(
+    config: LlamaConfig, rows: int, positions: int, make: Callable[[tuple[int, ...]], Any]
+) -> Cache:
     groups, size = config.num_key_value_heads, config.head_size
     layers = range(config.num_hidden_layers)
     return Cache(
-        tuple(aligned_zeros((rows, groups, size, positions)) for _ in layers),
-        tuple(aligned_zeros((rows, groups, positions, size)) for _ in layers),
+        tuple(make((rows, groups, size, positions)) for _ in layers),
+        tuple(make((rows, groups, positions, size)) for _ in layers),
     )
 
 
@@ -174,11 +177,11 @@ class Block(NamedTuple):
 
 @functools.partial(jax.jit, static_argnums=1)
 def prefill_block(
-    weights: SamplerWeights, config: LlamaConfig, past: Block, tokens_B_C: Array, start_B: Array
+    weights: SamplerWeights, config: LlamaConfig, past: Cache, tokens_B_C: Array, start_B: Array
 ) -> Block:
     """Keys and values of the next tokens of every row; `past` holds those of the `start_B` before them."""
     steps = tokens_B_C.shape[1]
-    held = past.keys.shape[4]
+    held = past.keys[0].shape[3]
     cos, sin = rope_tables(config, start_B[:, None] + jnp.arange(steps))
     cos, sin = cos[:, None], sin[:, None]
     seen = (jnp.arange(held) < start_B[:, None])[:, None, None]
@@ -210,15 +213,15 @@ def _attend_causally(
     No block looks at what comes after it.
     """
     rows, groups, heads, steps, size = q_B_K_G_C_E.shape
-    # Few queries have a long past, whose scores then stay in a core's own memory; many are compiled sooner.
-    width = 32 if steps <= ATTENTION_BLOCK else ATTENTION_BLOCK
+    # Many queries keep a core busy as they are; a small model's sums have one order, whoever asks.
+    attend = _attend if config.is_small or steps > ATTENTION_BLOCK else _attend_piece_by_piece
     blocks = []
-    for first in range(0, steps, width):
-        end = min(first + width, steps)
+    for first in range(0, steps, ATTENTION_BLOCK):
+        end = min(first + ATTENTION_BLOCK, steps)
         causal = jnp.arange(end) <= jnp.tile(jnp.arange(first, end), heads)[:, None]
         queries = q_B_K_G_C_E[:, :, :, first:end].reshape(rows, groups, -1, size)
         keys, values = new_keys[..., :end], new_values[..., :end, :]
-        mixed = _attend(queries, old_keys, old_values, seen, keys, values, causal, config)
+        mixed = attend(queries, old_keys, old_values, seen, keys, values, causal, config)
         blocks.append(mixed.reshape(rows, groups * heads, end - first, size))
     return blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=2)
 
@@ -238,13 +241,8 @@ def _attend(
     XLA sums products of up to 1024 positions in one order and of more in another. A small model goes piece by
     piece: a longer cache then only adds zeros.
     """
-    positions = old_keys.shape[-1]
-    width = min(_ONE_ORDER, positions) if config.is_small else max(positions, 1)
-    pieces = [
-        (old_keys[..., at : at + width], old_values[..., at : at + width, :], seen[..., at : at + width])
-        for at in range(0, positions, width)
-    ]
-    pieces.append((new_keys, new_values, recent))
+    width = _ONE_ORDER if config.is_small else max(old_keys.shape[-1], 1)
+    pieces = [*_pieces(old_keys, old_values, seen, width), (new_keys, new_values, recent)]
     scores = [
         jnp.where(mask, jnp.einsum("bkqe,bkes->bkqs", q_B_K_Q_E, keys), -jnp.inf) for keys, _, mask in pieces
     ]
@@ -255,6 +253,43 @@ def _attend(
         total = total + _sum(weight, config)
         mixed = mixed + jnp.einsum("bkqs,bkse->bkqe", weight, values)
     return mixed / total
+
+
+def _attend_piece_by_piece(
+    q_B_K_Q_E: Array,
+    old_keys: Array,
+    old_values: Array,
+    seen: Array,
+    new_keys: Array,
+    new_values: Array,
+    recent: Array,
+    config: LlamaConfig,
+) -> Array:
+    """The same with a softmax for each piece of the cache, weighed afterwards.
+
+    A piece's scores are done with while they are in a core's own memory.
+    """
+    tops, totals, mixes = [], [], []
+    for keys, values, mask in (
+        *_pieces(old_keys, old_values, seen, _ONE_ORDER),
+        (new_keys, new_values, recent),
+    ):
+        # A number, not infinity: of some pieces nothing is seen, which then weigh nothing.
+        score = jnp.where(mask, jnp.einsum("bkqe,bkes->bkqs", q_B_K_Q_E, keys), _UNSEEN)
+        tops.append(score.max(-1, keepdims=True))
+        weight = jnp.exp(score - tops[-1])
+        totals.append(_sum(weight, config))
+        mixes.append(jnp.einsum("bkqs,bkse->bkqe", weight, values))
+    top = functools.reduce(jnp.maximum, tops)
+    shares = [jnp.exp(each - top) for each in tops]
+    mixed = sum(share * mix for share, mix in zip(shares, mixes, strict=True))
+    total = sum(share * each for share, each in zip(shares, totals, strict=True))
+    return jnp.asarray(mixed / total)
+
+
+def _pieces(keys: Array, values: Array, seen: Array, width: int) -> list[tuple[Array, Array, Array]]:
+    spans = (slice(at, at + width) for at in range(0, keys.shape[-1], width))
+    return [(keys[..., span], values[..., span, :], seen[..., span]) for span in spans]
 
 
 @functools.partial(jax.jit, donate_argnums=0)

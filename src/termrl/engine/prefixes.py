@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from termrl.engine.architecture import LlamaConfig
-from termrl.engine.buffers import aligned_empty, aligned_zeros
-from termrl.engine.decoding import Block
+from termrl.engine.buffers import aligned_empty, copy_by_layer
+from termrl.engine.decoding import Block, Cache
 
 
 class PrefixStore:
@@ -51,24 +51,29 @@ def block_keys(tokens: np.ndarray, block: int) -> list[bytes]:
     return keys
 
 
-def blank_block(config: LlamaConfig, positions: int, rows: int) -> Block:
-    return Block(*map(aligned_zeros, _shapes(config, positions, rows)))
-
-
 def joined(config: LlamaConfig, positions: int, rows: Sequence[Sequence[Block]]) -> Block:
     """The blocks of each row one after the other, zeros behind them."""
     past = Block(*map(aligned_empty, _shapes(config, positions, len(rows))))
-    for number, blocks in enumerate(rows):
-        row = row_of(past, number)
-        end = fill(row, blocks)
-        row.keys[..., end:] = 0
-        row.values[..., end:, :] = 0
+
+    def copy(layers: slice) -> None:
+        for number, blocks in enumerate(rows):
+            row = Block(past.keys[layers, number], past.values[layers, number])
+            end = fill(row, [Block(block.keys[layers], block.values[layers]) for block in blocks])
+            row.keys[..., end:] = 0
+            row.values[..., end:, :] = 0
+
+    copy_by_layer(copy, config.num_hidden_layers, past.keys.nbytes + past.values.nbytes)
     return past
 
 
 def _shapes(config: LlamaConfig, positions: int, rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     lead = (config.num_hidden_layers, rows, config.num_key_value_heads)
     return (*lead, config.head_size, positions), (*lead, positions, config.head_size)
+
+
+def by_layer(block: Block) -> Cache:
+    """The same memory, a layer at a time: a program would copy every layer out of the whole."""
+    return Cache(tuple(block.keys), tuple(block.values))
 
 
 def row_of(block: Block, row: int) -> Block:

@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from termrl.engine.batches import plan
-from termrl.engine.decoding import Block, prefill_block, sampler_weights
+from termrl.engine.compilation import sampling_options
+from termrl.engine.decoding import Block, make_cache, prefill_block, sampler_weights
 from termrl.engine.llama import Params
 from termrl.engine.losses import LossSettings
 from termrl.engine.models import BaseModel
 from termrl.engine.passes import forward_pass
-from termrl.engine.prefixes import PrefixStore, blank_block, joined, pages_of
+from termrl.engine.prefixes import PrefixStore, by_layer, joined, pages_of
 from termrl.engine.programs import Key
 from termrl.engine.rows import Datum, lay_out
 from termrl.engine.sequences import Answer, SamplingSettings, Sequence, new_sequence
@@ -33,8 +35,9 @@ from termrl.engine.slots import Slots, begin_decoding
 
 FIRST_ROWS, FIRST_POSITIONS = 8, 512
 """The shape that is compiled before anything is asked for."""
-PREFILL_SECONDS = 0.5
-"""How long prompts are prefilled before those that are ready go on, where most are not."""
+PREFILL_SECONDS, IDLE_PREFILL_SECONDS = 0.5, 4.0
+"""How long prompts are prefilled before those that are ready go on, where most are not: not long where others
+wait for their next token."""
 
 
 class _PrefillShape(NamedTuple):
@@ -138,13 +141,14 @@ class Sampler:
         self._slots.drop_unwanted()
 
     def _prefill_for_a_while(self) -> tuple[list[Sequence], bool]:
-        """Blocks of prefill until those that wait are ready; not long where others wait for their next token.
+        """Blocks of prefill until those that wait are ready.
 
         Answers that begin together are decoded together, which costs least.
         """
         candidates = [self._waiting[i] for i in range(min(self._slots.room, len(self._waiting)))]
-        few = 2 * len(self._slots.active) < len(candidates)
-        end = time.monotonic() + (PREFILL_SECONDS if few else 0.0)
+        active = len(self._slots.active)
+        patience = IDLE_PREFILL_SECONDS if active == 0 else PREFILL_SECONDS
+        end = time.monotonic() + (patience if 2 * active < len(candidates) else 0.0)
         ready, computed = self._prefill(candidates)
         did = computed
         while computed and len(ready) < len(candidates) and time.monotonic() < end:
@@ -203,7 +207,7 @@ class Sampler:
             part = sequence.known[:-1][start[row] : start[row] + width]
             tokens[row, : len(part)] = part
             sizes.append(len(part))
-        computed = program(self._weights, past, tokens, start)
+        computed = program(self._weights, by_layer(past), tokens, start)
         computed = Block(np.asarray(computed.keys), np.asarray(computed.values))
         for row, (sequence, size) in enumerate(zip(sequences, sizes, strict=False)):
             keys = sequence.keys[len(sequence.blocks) :]
@@ -254,8 +258,9 @@ def _begin_prefill(base: BaseModel, weights: Any, shape: _PrefillShape, *, urgen
         if base.mesh is not None:
             return lambda weights, past, tokens, start: prefill_block(weights, config, past, tokens, start)
         tokens, start = np.zeros((shape.rows, shape.width), np.int32), np.zeros(shape.rows, np.int32)
-        past = blank_block(config, shape.past, shape.rows)
-        return prefill_block.lower(weights, config, past, tokens, start).compile()
+        past = jax.eval_shape(lambda: make_cache(config, shape.rows, shape.past, jnp.zeros))
+        lowered = prefill_block.lower(weights, config, past, tokens, start)
+        return lowered.compile(compiler_options=sampling_options(config))
 
     key = ("prefill", config, shape)
     name = f"prefill of {shape.rows} × {shape.width} tokens after {shape.past} positions"

@@ -11,20 +11,24 @@ import functools
 from collections.abc import Sequence as Several
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from termrl.engine.buffers import aligned_zeros, copy_by_layer, memory_of
 from termrl.engine.choosing import MAX_STOP_IDS, Choice
+from termrl.engine.compilation import sampling_options
 from termrl.engine.decoding import (
     DECODE_CHUNK,
     Block,
     Cache,
     SamplerWeights,
     decode_chunk,
-    empty_cache,
     load_row,
+    make_cache,
 )
 from termrl.engine.models import BaseModel
-from termrl.engine.prefixes import blank_block, fill, joined, row_of
+from termrl.engine.prefixes import fill, joined, row_of
 from termrl.engine.programs import Key
 from termrl.engine.sequences import Sequence
 from termrl.engine.shapes import Shapes, position_bytes
@@ -39,11 +43,6 @@ class _Shape(NamedTuple):
         return self.rows * self.positions
 
 
-class _Steps(NamedTuple):
-    load_row: Any
-    decode: Any
-
-
 class Slots:
     def __init__(self, base: BaseModel, weights: SamplerWeights, shapes: Shapes) -> None:
         self._base = base
@@ -52,6 +51,7 @@ class Slots:
         self._rows: list[Sequence | None] = []
         self._positions = 0
         self._cache: Cache | None = None
+        self._writes_in_place = base.mesh is None and jax.default_backend() == "cpu"
         self.awaited: Key | None = None
         """The key of the program that it last asked for and that was not there."""
 
@@ -88,21 +88,31 @@ class Slots:
 
     def _load(self, row: int, blocks: list[Block]) -> None:
         assert self._cache is not None
-        if isinstance(self._cache.keys[0], np.ndarray):
-            for n, (keys, values) in enumerate(zip(*self._cache, strict=True)):
-                fill(
-                    Block(keys[row], values[row]), [Block(block.keys[n], block.values[n]) for block in blocks]
-                )
+        if not self._writes_in_place and not isinstance(self._cache.keys[0], np.ndarray):
+            prompt = row_of(joined(self._base.config, self._positions, [blocks]), 0)
+            self._cache = load_row(self._cache, np.int32(row), prompt)
             return
-        prompt = row_of(joined(self._base.config, self._positions, [blocks]), 0)
-        self._cache = self._steps().load_row(self._cache, np.int32(row), prompt)
+        memory = self._memory(self._cache)
+        count = len(memory.keys)
+
+        def copy(layers: slice) -> None:
+            for n in range(*layers.indices(count)):
+                ours = Block(memory.keys[n][row], memory.values[n][row])
+                fill(ours, [Block(block.keys[n], block.values[n]) for block in blocks])
+
+        copy_by_layer(copy, count, sum(block.keys.nbytes + block.values.nbytes for block in blocks))
+
+    def _memory(self, cache: Cache) -> Cache:
+        """The cache as numpy's, to be read; to be written where it is in place, or not computed with yet."""
+        view = memory_of if self._writes_in_place else np.asarray
+        return Cache(tuple(map(view, cache.keys)), tuple(map(view, cache.values)))
 
     def decode(self) -> list[Sequence] | None:
         """One chunk for every row; returns those that ended. None where it has to wait for a program."""
         if not self._fit(self.active):
             return None
         token, position, choice = self._inputs()
-        decoded, self._cache = self._steps().decode(
+        decoded, self._cache = self._program()(
             self._weights, self._cache, token, position, choice, np.int32(DECODE_CHUNK)
         )
         tokens, logprobs = np.asarray(decoded.tokens_B_C).tolist(), np.asarray(decoded.logprobs_B_C).tolist()
@@ -179,25 +189,24 @@ class Slots:
         ]
         return min(usable, key=lambda shape: shape.size, default=None)
 
-    def _steps(self) -> _Steps:
+    def _program(self) -> Any:
         shape = _Shape(len(self._rows), self._positions)
-        steps: _Steps = self._base.programs.get(("decode", self._base.config, shape))
-        return steps
+        return self._base.programs.get(("decode", self._base.config, shape))
 
     def _move(self, shape: _Shape) -> None:
         rows, positions = shape
-        if self._cache is None or not self.active:
-            self._cache = empty_cache(self._base.config, rows, positions)
+        old, make = self._cache, jnp.zeros if self._writes_in_place else aligned_zeros
+        self._cache = make_cache(self._base.config, rows, positions, make)
+        if old is None or not self.active:
             self._rows, self._positions = [None] * rows, positions
             return
         kept = [row for row, sequence in enumerate(self._rows) if sequence is not None]
         width = min(positions, self._positions)
-        blank = empty_cache(self._base.config, rows, positions)
-        for new, old in zip(blank.keys, self._cache.keys, strict=True):
-            new[: len(kept), ..., :width] = np.asarray(old)[kept, ..., :width]
-        for new, old in zip(blank.values, self._cache.values, strict=True):
-            new[: len(kept), :, :width] = np.asarray(old)[kept, :, :width]
-        self._cache = blank
+        now, before = self._memory(self._cache), self._memory(old)
+        for new, keys in zip(now.keys, before.keys, strict=True):
+            new[: len(kept), ..., :width] = keys[kept, ..., :width]
+        for new, values in zip(now.values, before.values, strict=True):
+            new[: len(kept), :, :width] = values[kept, :, :width]
         self._rows = [self._rows[row] for row in kept] + [None] * (rows - len(kept))
         self._positions = positions
 
@@ -220,7 +229,7 @@ class Slots:
 
 
 def begin_decoding(base: BaseModel, weights: Any, rows: int, positions: int, *, urgent: bool = True) -> Key:
-    """Has the programs of a shape compiled; of the weights only shapes are looked at."""
+    """Has the program of a shape compiled; of the weights only shapes are looked at."""
     key = ("decode", base.config, _Shape(rows, positions))
     name = f"decoding of {rows} × {positions} positions"
     compile_it = functools.partial(_compile, base, weights, rows, positions)
@@ -228,7 +237,7 @@ def begin_decoding(base: BaseModel, weights: Any, rows: int, positions: int, *, 
     return key
 
 
-def _compile(base: BaseModel, weights: Any, rows: int, positions: int) -> _Steps:
+def _compile(base: BaseModel, weights: Any, rows: int, positions: int) -> Any:
     config = base.config
 
     def decode(weights: Any, cache: Any, token: Any, position: Any, choice: Any, steps: Any) -> Any:
@@ -236,12 +245,11 @@ def _compile(base: BaseModel, weights: Any, rows: int, positions: int) -> _Steps
 
     if base.mesh is not None:
         # Where arrays are spread over devices the compiler has to see how: at the first call.
-        return _Steps(load_row, decode)
-    cache = empty_cache(config, rows, positions)
-    prompt = row_of(blank_block(config, positions, 1), 0)
-    token, number = np.zeros(rows, np.int32), np.int32(0)
-    decoding = decode_chunk.lower(weights, config, cache, token, token, _no_choice(rows), number)
-    return _Steps(load_row.lower(cache, number, prompt).compile(), decoding.compile())
+        return decode
+    cache = jax.eval_shape(lambda: make_cache(config, rows, positions, jnp.zeros))
+    token = np.zeros(rows, np.int32)
+    lowered = decode_chunk.lower(weights, config, cache, token, token, _no_choice(rows), np.int32(0))
+    return lowered.compile(compiler_options=sampling_options(config))
 
 
 def _need(sequences: Several[Sequence]) -> int:
