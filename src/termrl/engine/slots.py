@@ -202,11 +202,13 @@ class Slots:
             return
         kept = [row for row, sequence in enumerate(self._rows) if sequence is not None]
         width = min(positions, self._positions)
+        # A run of rows is copied once; any others numpy would first gather.
+        taken = slice(len(kept)) if kept == list(range(len(kept))) else kept
         now, before = self._memory(self._cache), self._memory(old)
         for new, keys in zip(now.keys, before.keys, strict=True):
-            new[: len(kept), ..., :width] = keys[kept, ..., :width]
+            new[: len(kept), ..., :width] = keys[taken, ..., :width]
         for new, values in zip(now.values, before.values, strict=True):
-            new[: len(kept), :, :width] = values[kept, :, :width]
+            new[: len(kept), :, :width] = values[taken, :, :width]
         self._rows = [self._rows[row] for row in kept] + [None] * (rows - len(kept))
         self._positions = positions
 
