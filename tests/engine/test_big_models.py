@@ -26,13 +26,13 @@ from termrl.engine.trainer import Trainer
 def big(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> BaseModel:
     """With a context of its own: what is compiled for a config is never looked at again."""
     monkeypatch.setattr(architecture, "SMALL_PARAMETERS", 0)
-    config = dataclasses.replace(base.config, max_position_embeddings=1024)
+    config = dataclasses.replace(base.config, max_position_embeddings=2048)
     assert shapes_of(config) is BIG
     return dataclasses.replace(base, config=config, programs=Programs())
 
 
 def expected_logprobs(base: BaseModel, prompt: np.ndarray, answer: Answer) -> np.ndarray:
-    whole = np.zeros((1, 768), np.int32)
+    whole = np.zeros((1, 1536), np.int32)
     size = len(prompt) + len(answer.tokens)
     whole[0, :size] = [*prompt, *answer.tokens]
     targets = jnp.roll(jnp.asarray(whole), -1, axis=1)
@@ -44,8 +44,8 @@ def test_sampled_logprobs_are_those_of_the_training_forward_for_prompts_of_every
     big: BaseModel,
 ) -> None:
     rng = np.random.default_rng(0)
-    # Every width of a piece, first and after another.
-    lengths = [1, 8, 17, 65, 130, 200, 450, 580]
+    # Every width of a piece, first and after another; a short one after more than is attended at once.
+    lengths = [1, 8, 17, 65, 130, 200, 450, 1100, 580]
     prompts = [rng.integers(2, 97, length).astype(np.int32) for length in lengths]
     sampler = Sampler(big, big.params)
     answers: dict[int, Answer] = {}
@@ -58,13 +58,13 @@ def test_sampled_logprobs_are_those_of_the_training_forward_for_prompts_of_every
         sampler.step()
     for i, prompt in enumerate(prompts):
         np.testing.assert_allclose(answers[i].logprobs, expected_logprobs(big, prompt, answers[i]), atol=1e-4)
-    longer = np.concatenate([prompts[-1], np.asarray(answers[7].tokens), prompts[3]]).astype(np.int32)
+    longer = np.concatenate([prompts[-1], np.asarray(answers[8].tokens), prompts[3]]).astype(np.int32)
     settings = SamplingSettings(max_tokens=12, seed=1, stops_at_eos=False)
-    sampler.sample(longer, settings, 0, partial(answers.__setitem__, 8))
+    sampler.sample(longer, settings, 0, partial(answers.__setitem__, 9))
     while sampler.busy:
         sampler.step()
-    assert answers[8].cached_tokens == 576
-    np.testing.assert_allclose(answers[8].logprobs, expected_logprobs(big, longer, answers[8]), atol=1e-4)
+    assert answers[9].cached_tokens == 576
+    np.testing.assert_allclose(answers[9].logprobs, expected_logprobs(big, longer, answers[9]), atol=1e-4)
 
 
 def test_a_row_draws_the_same_whether_or_not_its_neighbours_are_filtered(big: BaseModel) -> None:

@@ -47,6 +47,7 @@ def memory_of(array: jax.Array) -> np.ndarray:
 
     It is gone with the array, or when a program that the array is given to writes its result there.
     """
+    array.block_until_ready()
     raw = (ctypes.c_float * array.size).from_address(array.unsafe_buffer_pointer())
     return np.frombuffer(raw, np.float32).reshape(array.shape)
 

@@ -35,7 +35,7 @@ from termrl.engine.slots import Slots, begin_decoding
 
 FIRST_ROWS, FIRST_POSITIONS = 8, 512
 """The shape that is compiled before anything is asked for."""
-PREFILL_SECONDS, IDLE_PREFILL_SECONDS = 0.5, 4.0
+PREFILL_SECONDS, IDLE_PREFILL_SECONDS = 0.5, 2.0
 """How long prompts are prefilled before those that are ready go on, where most are not: not long where others
 wait for their next token."""
 

@@ -98,7 +98,10 @@ class Slots:
         def copy(layers: slice) -> None:
             for n in range(*layers.indices(count)):
                 ours = Block(memory.keys[n][row], memory.values[n][row])
-                fill(ours, [Block(block.keys[n], block.values[n]) for block in blocks])
+                end = fill(ours, [Block(block.keys[n], block.values[n]) for block in blocks])
+                ours.values[:, end:] = (
+                    0  # What one who was here before left is not seen, but infinity is felt.
+                )
 
         copy_by_layer(copy, count, sum(block.keys.nbytes + block.values.nbytes for block in blocks))
 
