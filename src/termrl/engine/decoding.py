@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -38,6 +38,10 @@ _UNSEEN = -1e30
 _FEW_ROWS = 64
 _WIDE_ROWS = 16
 """From so many rows on wide vectors are used as well whichever factor goes first."""
+
+
+_Piece = tuple[Array, Array, Array]
+"""Keys [B, K, E, S], values [B, K, S, E] and which of them are seen."""
 
 
 class SamplerLayer(NamedTuple):
@@ -194,19 +198,13 @@ def prefill_block(
         all_values.append(v)
         if n + 1 == len(weights.layers):
             break
-        mixed = _attend_causally(q, past.keys[n], past.values[n], seen, k, v, config)
+        mixed = _attend_causally(q, (past.keys[n], past.values[n], seen), k, v, config)
         x = _finish_layer(x, mixed, layer, config)
     return Block(jnp.stack(all_keys), jnp.stack(all_values))
 
 
 def _attend_causally(
-    q_B_K_G_C_E: Array,
-    old_keys: Array,
-    old_values: Array,
-    seen: Array,
-    new_keys: Array,
-    new_values: Array,
-    config: LlamaConfig,
+    q_B_K_G_C_E: Array, past: _Piece, new_keys: Array, new_values: Array, config: LlamaConfig
 ) -> Array:
     """[B, H, C, E]: attention of a run of positions over a cache and themselves, in blocks of queries.
 
@@ -214,35 +212,22 @@ def _attend_causally(
     """
     rows, groups, heads, steps, size = q_B_K_G_C_E.shape
     # Many queries keep a core busy as they are; a small model's sums have one order, whoever asks.
-    attend = _attend if config.is_small or steps > ATTENTION_BLOCK else _attend_piece_by_piece
+    few = not config.is_small and steps <= ATTENTION_BLOCK
+    attend = _attend_piece_by_piece if few else _attend
+    held = _cut(past, whole=not few and not config.is_small)
     blocks = []
     for first in range(0, steps, ATTENTION_BLOCK):
         end = min(first + ATTENTION_BLOCK, steps)
         causal = jnp.arange(end) <= jnp.tile(jnp.arange(first, end), heads)[:, None]
         queries = q_B_K_G_C_E[:, :, :, first:end].reshape(rows, groups, -1, size)
-        keys, values = new_keys[..., :end], new_values[..., :end, :]
-        mixed = attend(queries, old_keys, old_values, seen, keys, values, causal, config)
+        own = new_keys[..., :end], new_values[..., :end, :], causal
+        mixed = attend(queries, [*held, own], config)
         blocks.append(mixed.reshape(rows, groups * heads, end - first, size))
     return blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=2)
 
 
-def _attend(
-    q_B_K_Q_E: Array,
-    old_keys: Array,
-    old_values: Array,
-    seen: Array,
-    new_keys: Array,
-    new_values: Array,
-    recent: Array,
-    config: LlamaConfig,
-) -> Array:
-    """Attention over a cache and over new positions, under a mask each; one softmax spans both.
-
-    XLA sums products of up to 1024 positions in one order and of more in another. A small model goes piece by
-    piece: a longer cache then only adds zeros.
-    """
-    width = _ONE_ORDER if config.is_small else max(old_keys.shape[-1], 1)
-    pieces = [*_pieces(old_keys, old_values, seen, width), (new_keys, new_values, recent)]
+def _attend(q_B_K_Q_E: Array, pieces: Sequence[_Piece], config: LlamaConfig) -> Array:
+    """Attention over keys and values in pieces, each under a mask; one softmax spans them all."""
     scores = [
         jnp.where(mask, jnp.einsum("bkqe,bkes->bkqs", q_B_K_Q_E, keys), -jnp.inf) for keys, _, mask in pieces
     ]
@@ -255,25 +240,13 @@ def _attend(
     return mixed / total
 
 
-def _attend_piece_by_piece(
-    q_B_K_Q_E: Array,
-    old_keys: Array,
-    old_values: Array,
-    seen: Array,
-    new_keys: Array,
-    new_values: Array,
-    recent: Array,
-    config: LlamaConfig,
-) -> Array:
-    """The same with a softmax for each piece of the cache, weighed afterwards.
+def _attend_piece_by_piece(q_B_K_Q_E: Array, pieces: Sequence[_Piece], config: LlamaConfig) -> Array:
+    """The same with a softmax for each piece, weighed afterwards.
 
     A piece's scores are done with while they are in a core's own memory.
     """
     tops, totals, mixes = [], [], []
-    for keys, values, mask in (
-        *_pieces(old_keys, old_values, seen, _ONE_ORDER),
-        (new_keys, new_values, recent),
-    ):
+    for keys, values, mask in pieces:
         # A number, not infinity: of some pieces nothing is seen, which then weigh nothing.
         score = jnp.where(mask, jnp.einsum("bkqe,bkes->bkqs", q_B_K_Q_E, keys), _UNSEEN)
         tops.append(score.max(-1, keepdims=True))
@@ -287,7 +260,14 @@ def _attend_piece_by_piece(
     return jnp.asarray(mixed / total)
 
 
-def _pieces(keys: Array, values: Array, seen: Array, width: int) -> list[tuple[Array, Array, Array]]:
+def _cut(piece: _Piece, *, whole: bool) -> list[_Piece]:
+    """Whole or in pieces of 1024 positions; nothing where it has none.
+
+    XLA sums products of up to 1024 positions in one order and of more in another. To what a small model
+    computes, a longer cache then only adds zeros.
+    """
+    keys, values, seen = piece
+    width = max(keys.shape[-1], 1) if whole else _ONE_ORDER
     spans = (slice(at, at + width) for at in range(0, keys.shape[-1], width))
     return [(keys[..., span], values[..., span, :], seen[..., span]) for span in spans]
 
@@ -339,7 +319,9 @@ def decode_chunk(
             v_new = jax.lax.dynamic_update_slice(fresh.values[n], v, (0, 0, i, 0))
             keys.append(k_new)
             values.append(v_new)
-            mixed = _attend(q, cache.keys[n], cache.values[n], seen, k_new, v_new, recent, config)
+            past = cache.keys[n], cache.values[n], seen
+            held = _cut(past, whole=not config.is_small)
+            mixed = _attend(q, [*held, (k_new, v_new, recent)], config)
             x = _finish_layer(x, mixed.reshape(rows, -1, 1, size), layer, config)
         hidden = _norm(x[:, 0], weights.final_norm, config)
         picked, logprob = pick(_times(hidden, weights.unembed, config), choice, i)

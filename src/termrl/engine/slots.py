@@ -99,9 +99,8 @@ class Slots:
             for n in range(*layers.indices(count)):
                 ours = Block(memory.keys[n][row], memory.values[n][row])
                 end = fill(ours, [Block(block.keys[n], block.values[n]) for block in blocks])
-                ours.values[:, end:] = (
-                    0  # What one who was here before left is not seen, but infinity is felt.
-                )
+                # What an earlier row left is not seen, but infinity times nothing is felt.
+                ours.values[:, end:] = 0
 
         copy_by_layer(copy, count, sum(block.keys.nbytes + block.values.nbytes for block in blocks))
 
