@@ -23,50 +23,42 @@ from termrl.engine.choosing import Choice, pick, row_sum
 from termrl.engine.llama import (
     Layers,
     Params,
-    as_written,
-    product,
     qkv_biases,
     rope_tables,
     rotate,
     unembed_matrix,
 )
-from termrl.engine.processor import has_wide_vectors
+from termrl.engine.products import Packed, pack, product
 
 DECODE_CHUNK = 8
 _ONE_ORDER = 1024
 _UNSEEN = -1e30
-_FEW_ROWS = 64
-_WIDE_ROWS = 16
-"""From so many rows on wide vectors are used as well whichever factor goes first."""
-
 
 _Piece = tuple[Array, Array, Array]
 """Keys [B, K, E, S], values [B, K, S, E] and which of them are seen."""
 
+Matrix = Array | Packed
+
 
 class SamplerLayer(NamedTuple):
     attn_norm: Array
-    qkv: Array
-    o: Array
+    qkv: Matrix
+    o: Matrix
     mlp_norm: Array
-    gate_up: Array
-    down: Array
+    gate_up: Matrix
+    down: Matrix
     qkv_bias: Array | None
     q_norm: Array | None
     k_norm: Array | None
 
 
 class SamplerWeights(NamedTuple):
-    """One snapshot, ready to sample from: a tuple of layers, so that no step slices a stack.
-
-    Matrices lie [in, out] in small models and [out, in] in big ones, where XLA's CPU products of few rows are
-    then half again as fast.
-    """
+    """One snapshot, ready to sample from: a tuple of layers, so that no step slices a stack."""
 
     embed: Array
     layers: tuple[SamplerLayer, ...]
     final_norm: Array
-    unembed: Array
+    unembed: Matrix
 
 
 class Cache(NamedTuple):
@@ -90,37 +82,19 @@ def sampler_weights(params: Params, config: LlamaConfig) -> SamplerWeights:
     layers = tuple(
         SamplerLayer(
             attn_norm=stacked.attn_norm[i],
-            qkv=_laid_out(jnp.concatenate([stacked.q[i], stacked.k[i], stacked.v[i]], axis=1), config),
-            o=_laid_out(stacked.o[i], config),
+            qkv=pack(jnp.concatenate([stacked.q[i], stacked.k[i], stacked.v[i]], axis=1)),
+            o=pack(stacked.o[i]),
             mlp_norm=stacked.mlp_norm[i],
-            gate_up=_laid_out(jnp.concatenate([stacked.gate[i], stacked.up[i]], axis=1), config),
-            down=_laid_out(stacked.down[i], config),
+            gate_up=pack(jnp.concatenate([stacked.gate[i], stacked.up[i]], axis=1)),
+            down=pack(stacked.down[i]),
             qkv_bias=_joined_bias(stacked, i),
             q_norm=None if stacked.q_norm is None else stacked.q_norm[i],
             k_norm=None if stacked.k_norm is None else stacked.k_norm[i],
         )
         for i in range(config.num_hidden_layers)
     )
-    unembed = _laid_out(unembed_matrix(params).T, config)
+    unembed = pack(unembed_matrix(params).T)
     return SamplerWeights(params.embed, layers, params.final_norm, unembed)
-
-
-def _laid_out(weight_I_O: Array, config: LlamaConfig) -> Array:
-    return weight_I_O if config.is_small else weight_I_O.T
-
-
-def _times(x: Array, weight: Array, config: LlamaConfig) -> Array:
-    """`x` times a matrix of a snapshot, as that lies."""
-    if config.is_small:
-        return product(x, weight)
-    outer, inner = weight.shape
-    rows = x.size // inner
-    if rows > _FEW_ROWS or (rows >= _WIDE_ROWS and inner <= outer and has_wide_vectors()):
-        return product(x, weight.T)
-    flat = x.reshape(-1, inner).astype(weight.dtype)
-    # The bigger factor goes first.
-    turned = as_written(jnp.dot(weight, flat.T, preferred_element_type=jnp.float32))
-    return turned.T.reshape(*x.shape[:-1], outer)
 
 
 def _joined_bias(layers: Layers, i: int) -> Array | None:
@@ -153,7 +127,7 @@ def _project(x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin
     rows, steps = x.shape[:2]
     groups, size = config.num_key_value_heads, config.head_size
     heads = config.num_attention_heads
-    qkv = _times(_norm(x, layer.attn_norm, config), layer.qkv, config)
+    qkv = product(_norm(x, layer.attn_norm, config), layer.qkv)
     if layer.qkv_bias is not None:
         qkv = qkv + layer.qkv_bias
     split = qkv.reshape(rows, steps, heads + 2 * groups, size).transpose(0, 2, 1, 3)
@@ -167,9 +141,9 @@ def _project(x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin
 
 def _finish_layer(x: Array, mixed_B_H_C_E: Array, layer: SamplerLayer, config: LlamaConfig) -> Array:
     rows, heads, steps, size = mixed_B_H_C_E.shape
-    x = x + _times(mixed_B_H_C_E.transpose(0, 2, 1, 3).reshape(rows, steps, heads * size), layer.o, config)
-    gate, up = jnp.split(_times(_norm(x, layer.mlp_norm, config), layer.gate_up, config), 2, axis=-1)
-    return x + _times(jax.nn.silu(gate) * up, layer.down, config)
+    x = x + product(mixed_B_H_C_E.transpose(0, 2, 1, 3).reshape(rows, steps, heads * size), layer.o)
+    gate, up = jnp.split(product(_norm(x, layer.mlp_norm, config), layer.gate_up), 2, axis=-1)
+    return x + product(jax.nn.silu(gate) * up, layer.down)
 
 
 class Block(NamedTuple):
@@ -324,7 +298,7 @@ def decode_chunk(
             mixed = _attend(q, [*held, (k_new, v_new, recent)], config)
             x = _finish_layer(x, mixed.reshape(rows, -1, 1, size), layer, config)
         hidden = _norm(x[:, 0], weights.final_norm, config)
-        picked, logprob = pick(_times(hidden, weights.unembed, config), choice, i)
+        picked, logprob = pick(product(hidden, weights.unembed), choice, i)
         running = ~decoded.stopped_B & (decoded.count_B < choice.limit_B)
         stops = (picked[:, None] == choice.stop_ids_B_I).any(axis=1)
         decoded = Decoded(

@@ -21,6 +21,7 @@ from jax import Array
 
 from termrl.engine.architecture import LlamaConfig
 from termrl.engine.attention import ATTENDED, causal_attention
+from termrl.engine.products import MULTIPLIED, adapted_linear, as_written, frozen_linear, linear
 
 KEPT_TOKENS = 2048
 """Tokens of a batch up to which the products of an adapted model are kept for the backward pass."""
@@ -99,87 +100,8 @@ def unembed_matrix(params: Params) -> Array:
     return params.embed if params.unembed is None else params.unembed
 
 
-def as_written(x: Array) -> Array:
-    """`x`, which XLA then computes here and as it stands, whatever it is used for."""
-    held: Array = jax.lax.optimization_barrier(x)  # type: ignore[no-untyped-call]
-    return held
-
-
-@jax.custom_vjp
-def linear(x_N_I: Array, weight_I_O: Array) -> Array:
-    """`x @ weight`, with a backward pass that XLA's CPU backend runs without transposing its operands."""
-    return product(x_N_I, weight_I_O)
-
-
-def product(x: Array, weight_I_O: Array) -> Array:
-    """A float32 product; where the weight is bfloat16 its factors are, and the sum is not."""
-    return jnp.dot(x.astype(weight_I_O.dtype), weight_I_O, preferred_element_type=jnp.float32)
-
-
-def _linear_forward(x_N_I: Array, weight_I_O: Array) -> tuple[Array, tuple[Array, Array]]:
-    return product(x_N_I, weight_I_O), (x_N_I, weight_I_O)
-
-
-def _linear_backward(kept: tuple[Array, Array], out_N_O: Array) -> tuple[Array, Array]:
-    x_N_I, weight_I_O = kept
-    out = out_N_O.astype(weight_I_O.dtype)
-    into_x = jnp.dot(out, weight_I_O.T, preferred_element_type=jnp.float32)
-    into_weight = jax.lax.dot_general(x_N_I.astype(out.dtype), out, (((0,), (0,)), ((), ())))
-    return into_x, into_weight
-
-
-linear.defvjp(_linear_forward, _linear_backward)
-
-
-@jax.custom_vjp
-def frozen_linear(x_N_I: Array, weight_I_O: Array) -> Array:
-    """`x @ weight` for a weight that is not trained: half of the backward pass is not there."""
-    return product(x_N_I, weight_I_O)
-
-
-def _frozen_forward(x_N_I: Array, weight_I_O: Array) -> tuple[Array, Array]:
-    return product(x_N_I, weight_I_O), weight_I_O
-
-
-def _frozen_backward(weight_I_O: Array, out_N_O: Array) -> tuple[Array, None]:
-    out = out_N_O.astype(weight_I_O.dtype)
-    return jnp.dot(out, weight_I_O.T, preferred_element_type=jnp.float32), None
-
-
-frozen_linear.defvjp(_frozen_forward, _frozen_backward)
-
 Adapter = Mapping[str, Mapping[str, Array]]
 """Matrix name -> {"a", "b"}: updates `a @ b`, already scaled, that the weights have in them."""
-
-
-@jax.custom_vjp
-def adapted_linear(x_N_I: Array, weight_I_O: Array, a_I_R: Array, b_R_O: Array) -> Array:
-    """`x @ weight` for a frozen weight to which `a @ b` was added; `a` and `b` get their gradients.
-
-    Four thin products in the backward pass are all that the adapter costs.
-    """
-    return product(x_N_I, weight_I_O)
-
-
-def _adapted_forward(
-    x_N_I: Array, weight_I_O: Array, a_I_R: Array, b_R_O: Array
-) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-    return product(x_N_I, weight_I_O), (x_N_I, weight_I_O, a_I_R, b_R_O)
-
-
-def _adapted_backward(
-    kept: tuple[Array, Array, Array, Array], out_N_O: Array
-) -> tuple[Array, None, Array, Array]:
-    x_N_I, weight_I_O, a_I_R, b_R_O = kept
-    into_x, _ = _frozen_backward(weight_I_O, out_N_O)
-    first = (((0,), (0,)), ((), ()))
-    # The thin factor is the one to be transposed; else XLA turns the product round again.
-    into_a = as_written(jax.lax.dot_general(out_N_O @ b_R_O.T, x_N_I, first)).T
-    into_b = jax.lax.dot_general(x_N_I @ a_I_R, out_N_O, first)
-    return into_x, None, into_a, into_b
-
-
-adapted_linear.defvjp(_adapted_forward, _adapted_backward)
 
 
 def _adapted(x_N_I: Array, weight_I_O: Array, pair: Mapping[str, Array] | None) -> Array:
@@ -264,7 +186,7 @@ def hidden_states(
     if adapter is not None:
         keep = jax.checkpoint_policies.save_from_both_policies(
             jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-            jax.checkpoint_policies.save_only_these_names(ATTENDED),
+            jax.checkpoint_policies.save_only_these_names(ATTENDED, MULTIPLIED),
         )
         run = jax.checkpoint(block, policy=keep if batch * time <= KEPT_TOKENS else None)
         adapter = {name: pair for name, pair in adapter.items() if name != "unembed"}
@@ -276,9 +198,9 @@ def rows_logprobs(
     unembed_V_D: Array, hidden_N_D: Array, targets_N: Array, pair: Mapping[str, Array] | None = None
 ) -> Array:
     if pair is None:
-        logits = product(hidden_N_D, unembed_V_D.T)
+        logits = linear(hidden_N_D, unembed_V_D, True)
     else:
-        logits = adapted_linear(hidden_N_D, unembed_V_D.T, pair["a"], pair["b"])
+        logits = adapted_linear(hidden_N_D, unembed_V_D, pair["a"], pair["b"], True)
     if targets_N.ndim == 2:
         chosen = jnp.take_along_axis(logits, targets_N, axis=1)
         return chosen - jax.nn.logsumexp(logits, axis=1, keepdims=True)

@@ -18,7 +18,8 @@ from jax import Array
 from termrl.engine.architecture import LlamaConfig
 from termrl.engine.batches import bucket_length
 from termrl.engine.choosing import draw, in_blocks
-from termrl.engine.llama import Params, hidden_states, product, unembed_matrix
+from termrl.engine.llama import Params, hidden_states, unembed_matrix
+from termrl.engine.products import product
 
 _ROWS = 64
 
@@ -63,7 +64,7 @@ def _score(
 
     def rows(block: tuple[Array, Array, Array]) -> tuple[Array, ...]:
         hidden_N_D, targets_N_K, uniform_N_A = block
-        logits = product(hidden_N_D, unembed.T)
+        logits = product(hidden_N_D, unembed, turned=True)
         logprobs = logits - jax.nn.logsumexp(logits, axis=1, keepdims=True)
         top_logprobs, top_ids = jax.lax.top_k(logprobs, top)
         chosen = jnp.take_along_axis(logprobs, jnp.maximum(targets_N_K, 0), axis=1)
