@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from termrl.engine.architecture import LlamaConfig
-from termrl.engine.attention import ATTENTION_BLOCK
+from termrl.engine.cached_attention import Piece, attend
 from termrl.engine.choosing import Choice, pick, row_sum
 from termrl.engine.llama import (
     Layers,
@@ -31,11 +31,6 @@ from termrl.engine.llama import (
 from termrl.engine.products import Packed, pack, product
 
 DECODE_CHUNK = 8
-_ONE_ORDER = 1024
-_UNSEEN = -1e30
-
-_Piece = tuple[Array, Array, Array]
-"""Keys [B, K, E, S], values [B, K, S, E] and which of them are seen."""
 
 Matrix = Array | Packed
 
@@ -122,12 +117,14 @@ def _norm(x: Array, weight: Array, config: LlamaConfig) -> Array:
     return x * jax.lax.rsqrt(_sum(x * x, config) / x.shape[-1] + config.rms_norm_eps) * weight
 
 
-def _project(x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin: Array) -> tuple[Array, ...]:
-    """Rotated queries [B, K, G, C, E] scaled for attention, rotated keys and values [B, K, C, E]."""
+def _project(
+    x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin: Array, count: Array
+) -> tuple[Array, ...]:
+    """Rotated queries [B, K, G C, E] scaled for attention, rotated keys and values [B, K, C, E]."""
     rows, steps = x.shape[:2]
     groups, size = config.num_key_value_heads, config.head_size
     heads = config.num_attention_heads
-    qkv = product(_norm(x, layer.attn_norm, config), layer.qkv)
+    qkv = product(_norm(x, layer.attn_norm, config), layer.qkv, count=count)
     if layer.qkv_bias is not None:
         qkv = qkv + layer.qkv_bias
     split = qkv.reshape(rows, steps, heads + 2 * groups, size).transpose(0, 2, 1, 3)
@@ -136,14 +133,24 @@ def _project(x: Array, layer: SamplerLayer, config: LlamaConfig, cos: Array, sin
         q, k = _norm(q, layer.q_norm, config), _norm(k, layer.k_norm, config)
     q = rotate(q, cos, sin) * (1.0 / math.sqrt(size))
     k = rotate(k, cos, sin)
-    return q.reshape(rows, groups, heads // groups, steps, size), k, split[:, heads + groups :]
+    return q.reshape(rows, groups, -1, size), k, split[:, heads + groups :]
 
 
-def _finish_layer(x: Array, mixed_B_H_C_E: Array, layer: SamplerLayer, config: LlamaConfig) -> Array:
-    rows, heads, steps, size = mixed_B_H_C_E.shape
-    x = x + product(mixed_B_H_C_E.transpose(0, 2, 1, 3).reshape(rows, steps, heads * size), layer.o)
-    gate, up = jnp.split(product(_norm(x, layer.mlp_norm, config), layer.gate_up), 2, axis=-1)
-    return x + product(jax.nn.silu(gate) * up, layer.down)
+def _finish_layer(
+    x: Array, mixed_B_K_Q_E: Array, layer: SamplerLayer, config: LlamaConfig, count: Array
+) -> Array:
+    rows, steps = x.shape[:2]
+    heads, size = config.num_attention_heads, config.head_size
+    mixed = mixed_B_K_Q_E.reshape(rows, heads, steps, size).transpose(0, 2, 1, 3)
+    x = x + product(mixed.reshape(rows, steps, heads * size), layer.o, count=count)
+    gate, up = jnp.split(product(_norm(x, layer.mlp_norm, config), layer.gate_up, count=count), 2, axis=-1)
+    return x + product(jax.nn.silu(gate) * up, layer.down, count=count)
+
+
+def _last(wanted: Array) -> Array:
+    """How many there are up to the last that is wanted."""
+    flat = wanted.reshape(-1)
+    return jnp.where(flat, jnp.arange(1, flat.size + 1), 0).max()
 
 
 class Block(NamedTuple):
@@ -155,95 +162,36 @@ class Block(NamedTuple):
 
 @functools.partial(jax.jit, static_argnums=1)
 def prefill_block(
-    weights: SamplerWeights, config: LlamaConfig, past: Cache, tokens_B_C: Array, start_B: Array
+    weights: SamplerWeights,
+    config: LlamaConfig,
+    past: Cache,
+    tokens_B_C: Array,
+    start_B: Array,
+    size_B: Array,
 ) -> Block:
-    """Keys and values of the next tokens of every row; `past` holds those of the `start_B` before them."""
-    steps = tokens_B_C.shape[1]
-    held = past.keys[0].shape[3]
-    cos, sin = rope_tables(config, start_B[:, None] + jnp.arange(steps))
+    """Keys and values of the next tokens of every row, the first `size_B` of which count.
+
+    `past` holds those of the `start_B` before them.
+    """
+    steps = jnp.arange(tokens_B_C.shape[1])
+    wanted_B_C = steps < size_B[:, None]
+    count = _last(wanted_B_C)
+    heads = config.num_attention_heads // config.num_key_value_heads
+    own_B_Q = jnp.tile(jnp.where(wanted_B_C, steps + 1, 0), (1, heads))
+    cos, sin = rope_tables(config, start_B[:, None] + steps)
     cos, sin = cos[:, None], sin[:, None]
-    seen = (jnp.arange(held) < start_B[:, None])[:, None, None]
     x = weights.embed[tokens_B_C].astype(jnp.float32)
     all_keys, all_values = [], []
     for n, layer in enumerate(weights.layers):
-        q, k, v = _project(x, layer, config, cos, sin)
-        k = k.swapaxes(2, 3)
-        all_keys.append(k)
-        all_values.append(v)
+        q, k, v = _project(x, layer, config, cos, sin, count)
+        new = Piece(k.swapaxes(2, 3), v)
+        all_keys.append(new.keys)
+        all_values.append(new.values)
         if n + 1 == len(weights.layers):
             break
-        mixed = _attend_causally(q, (past.keys[n], past.values[n], seen), k, v, config)
-        x = _finish_layer(x, mixed, layer, config)
+        mixed = attend(q, Piece(past.keys[n], past.values[n]), new, start_B, own_B_Q)
+        x = _finish_layer(x, mixed, layer, config, count)
     return Block(jnp.stack(all_keys), jnp.stack(all_values))
-
-
-def _attend_causally(
-    q_B_K_G_C_E: Array, past: _Piece, new_keys: Array, new_values: Array, config: LlamaConfig
-) -> Array:
-    """[B, H, C, E]: attention of a run of positions over a cache and themselves, in blocks of queries.
-
-    No block looks at what comes after it.
-    """
-    rows, groups, heads, steps, size = q_B_K_G_C_E.shape
-    # Many queries keep a core busy as they are; a small model's sums have one order, whoever asks.
-    few = not config.is_small and steps <= ATTENTION_BLOCK
-    attend = _attend_piece_by_piece if few else _attend
-    held = _cut(past, whole=not few and not config.is_small)
-    blocks = []
-    for first in range(0, steps, ATTENTION_BLOCK):
-        end = min(first + ATTENTION_BLOCK, steps)
-        causal = jnp.arange(end) <= jnp.tile(jnp.arange(first, end), heads)[:, None]
-        queries = q_B_K_G_C_E[:, :, :, first:end].reshape(rows, groups, -1, size)
-        own = new_keys[..., :end], new_values[..., :end, :], causal
-        mixed = attend(queries, [*held, own], config)
-        blocks.append(mixed.reshape(rows, groups * heads, end - first, size))
-    return blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=2)
-
-
-def _attend(q_B_K_Q_E: Array, pieces: Sequence[_Piece], config: LlamaConfig) -> Array:
-    """Attention over keys and values in pieces, each under a mask; one softmax spans them all."""
-    scores = [
-        jnp.where(mask, jnp.einsum("bkqe,bkes->bkqs", q_B_K_Q_E, keys), -jnp.inf) for keys, _, mask in pieces
-    ]
-    top = functools.reduce(jnp.maximum, (score.max(-1, keepdims=True) for score in scores))
-    total, mixed = jnp.zeros(()), jnp.zeros(())
-    for score, (_, values, _) in zip(scores, pieces, strict=True):
-        weight = jnp.exp(score - top)
-        total = total + _sum(weight, config)
-        mixed = mixed + jnp.einsum("bkqs,bkse->bkqe", weight, values)
-    return mixed / total
-
-
-def _attend_piece_by_piece(q_B_K_Q_E: Array, pieces: Sequence[_Piece], config: LlamaConfig) -> Array:
-    """The same with a softmax for each piece, weighed afterwards.
-
-    A piece's scores are done with while they are in a core's own memory.
-    """
-    tops, totals, mixes = [], [], []
-    for keys, values, mask in pieces:
-        # A number, not infinity: of some pieces nothing is seen, which then weigh nothing.
-        score = jnp.where(mask, jnp.einsum("bkqe,bkes->bkqs", q_B_K_Q_E, keys), _UNSEEN)
-        tops.append(score.max(-1, keepdims=True))
-        weight = jnp.exp(score - tops[-1])
-        totals.append(_sum(weight, config))
-        mixes.append(jnp.einsum("bkqs,bkse->bkqe", weight, values))
-    top = functools.reduce(jnp.maximum, tops)
-    shares = [jnp.exp(each - top) for each in tops]
-    mixed = sum(share * mix for share, mix in zip(shares, mixes, strict=True))
-    total = sum(share * each for share, each in zip(shares, totals, strict=True))
-    return jnp.asarray(mixed / total)
-
-
-def _cut(piece: _Piece, *, whole: bool) -> list[_Piece]:
-    """Whole or in pieces of 1024 positions; nothing where it has none.
-
-    XLA sums products of up to 1024 positions in one order and of more in another. To what a small model
-    computes, a longer cache then only adds zeros.
-    """
-    keys, values, seen = piece
-    width = max(keys.shape[-1], 1) if whole else _ONE_ORDER
-    spans = (slice(at, at + width) for at in range(0, keys.shape[-1], width))
-    return [(keys[..., span], values[..., span, :], seen[..., span]) for span in spans]
 
 
 @functools.partial(jax.jit, donate_argnums=0)
@@ -276,30 +224,32 @@ def decode_chunk(
     """
     rows = token_B.shape[0]
     groups, size = config.num_key_value_heads, config.head_size
-    positions = cache.values[0].shape[2]
-    seen = (jnp.arange(positions)[None] < position_B[:, None])[:, None, None]
+    heads = config.num_attention_heads // groups
+
+    def still_running(decoded: Decoded) -> Array:
+        running: Array = ~decoded.stopped_B & (decoded.count_B < choice.limit_B)
+        return running
 
     def step(state: tuple[Array, Array, Cache, Decoded]) -> tuple[Array, Array, Cache, Decoded]:
         i, token, fresh, decoded = state
         cos, sin = rope_tables(config, position_B + i)
         cos, sin = cos[:, None, None], sin[:, None, None]
-        recent = jnp.arange(DECODE_CHUNK) <= i
+        running = still_running(decoded)
+        count = _last(running)
+        own_B_Q = jnp.tile(jnp.where(running, i + 1, 0)[:, None], (1, heads))
         x = weights.embed[token][:, None].astype(jnp.float32)
         keys, values = [], []
         for n, layer in enumerate(weights.layers):
-            q, k, v = _project(x, layer, config, cos, sin)
-            q = q[:, :, :, 0]
+            q, k, v = _project(x, layer, config, cos, sin, count)
             k_new = jax.lax.dynamic_update_slice(fresh.keys[n], k.swapaxes(2, 3), (0, 0, 0, i))
             v_new = jax.lax.dynamic_update_slice(fresh.values[n], v, (0, 0, i, 0))
             keys.append(k_new)
             values.append(v_new)
-            past = cache.keys[n], cache.values[n], seen
-            held = _cut(past, whole=not config.is_small)
-            mixed = _attend(q, [*held, (k_new, v_new, recent)], config)
-            x = _finish_layer(x, mixed.reshape(rows, -1, 1, size), layer, config)
+            past = Piece(cache.keys[n], cache.values[n])
+            mixed = attend(q, past, Piece(k_new, v_new), position_B, own_B_Q)
+            x = _finish_layer(x, mixed, layer, config, count)
         hidden = _norm(x[:, 0], weights.final_norm, config)
-        picked, logprob = pick(product(hidden, weights.unembed), choice, i)
-        running = ~decoded.stopped_B & (decoded.count_B < choice.limit_B)
+        picked, logprob = pick(product(hidden, weights.unembed, count=count), choice, i)
         stops = (picked[:, None] == choice.stop_ids_B_I).any(axis=1)
         decoded = Decoded(
             tokens_B_C=jax.lax.dynamic_update_slice(decoded.tokens_B_C, picked[:, None], (0, i)),
@@ -311,8 +261,7 @@ def decode_chunk(
 
     def goes_on(state: tuple[Array, Array, Cache, Decoded]) -> Array:
         i, _, _, decoded = state
-        running: Array = ~decoded.stopped_B & (decoded.count_B < choice.limit_B)
-        return jnp.logical_and(i < steps, running.any())
+        return jnp.logical_and(i < steps, still_running(decoded).any())
 
     layers = range(len(weights.layers))
     fresh = Cache(

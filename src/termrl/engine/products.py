@@ -16,10 +16,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
-from termrl.engine.kernels.calling import write_products
-from termrl.engine.kernels.interface import Interface, installed_interface
 from termrl.engine.kernels.product import Layout
-from termrl.engine.kernels.target import MachineCode, Target, host_target, new_module
+from termrl.engine.kernels.registered import own_kernels
 
 MULTIPLIED = "multiplied"
 """The name under which `jax.checkpoint` may keep a product."""
@@ -39,22 +37,27 @@ class Packed:
 
 def pack(weight_I_O: Array) -> Packed | Array:
     """A weight as `product` is fastest with it, where that is used over and over with few rows."""
-    columns = _panel_columns() if weight_I_O.dtype == jnp.float32 else None
-    if columns is None:
+    kernels = own_kernels() if weight_I_O.dtype == jnp.float32 else None
+    if kernels is None:
         return weight_I_O
     inner, outer = weight_I_O.shape
-    filled = jnp.pad(weight_I_O, ((0, 0), (0, -outer % columns)))
-    return Packed(filled.reshape(inner, -1, columns).swapaxes(0, 1), outer)
+    filled = jnp.pad(weight_I_O, ((0, 0), (0, -outer % kernels.panel_columns)))
+    return Packed(filled.reshape(inner, -1, kernels.panel_columns).swapaxes(0, 1), outer)
 
 
-def product(x: Array, weight: Array | Packed, *, turned: bool = False) -> Array:
+def product(
+    x: Array, weight: Array | Packed, *, turned: bool = False, count: Array | int | None = None
+) -> Array:
     """A float32 product over the last axis of `x`; where the weight is bfloat16 its factors are, and the sum
-    is not."""
+    is not.
+
+    Rows from `count` on, where it is given, may be taken for zeros, which saves their products.
+    """
     if isinstance(weight, Packed):
-        return _call(Layout.PACKED, x, weight.panels, weight.width)
-    if _panel_columns() is not None and weight.dtype == jnp.float32:
+        return _call(Layout.PACKED, x, weight.panels, weight.width, count)
+    if weight.dtype == jnp.float32 and own_kernels() is not None:
         layout, width = (Layout.TURNED, weight.shape[0]) if turned else (Layout.PLAIN, weight.shape[1])
-        return _call(layout, x, weight, width)
+        return _call(layout, x, weight, width, count)
     weight_I_O = weight.T if turned else weight
     return jnp.dot(x.astype(weight.dtype), weight_I_O, preferred_element_type=jnp.float32)
 
@@ -132,44 +135,12 @@ def as_written(x: Array) -> Array:
     return held
 
 
-def _call(layout: Layout, x: Array, weight: Array, width: int) -> Array:
+def _call(layout: Layout, x: Array, weight: Array, width: int, count: Array | int | None) -> Array:
+    kernels = own_kernels()
+    assert kernels is not None
     rows = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
+    counted = jnp.asarray(rows.shape[0] if count is None else count, jnp.int32)
     out = jax.ShapeDtypeStruct((rows.shape[0], width), jnp.float32)  # type: ignore[no-untyped-call]
-    made = jax.ffi.ffi_call(_targets()[layout], out)(rows, weight)
+    made = jax.ffi.ffi_call(kernels.products[layout], out)(rows, weight, counted)
     named: Array = checkpoint_name(made, MULTIPLIED)  # type: ignore[no-untyped-call]
     return named.reshape(*x.shape[:-1], width)
-
-
-@functools.cache
-def _panel_columns() -> int | None:
-    """None where XLA multiplies: on anything but one CPU, or on one that is not known."""
-    target = host_target()
-    if target is None or installed_interface() is None:
-        return None
-    if jax.default_backend() != "cpu" or jax.device_count() > 1:
-        return None
-    return target.high.columns
-
-
-@functools.cache
-def _targets() -> dict[Layout, str]:
-    """The names under which XLA knows our own products. Makes them, once."""
-    target, interface = host_target(), installed_interface()
-    assert target is not None
-    assert interface is not None
-    return make_products(target, interface, "termrl_product")
-
-
-def make_products(target: Target, interface: Interface, name: str) -> dict[Layout, str]:
-    """Makes the products for a processor, and makes them known to XLA."""
-    module = new_module(name)
-    names = write_products(module, target, interface, name)
-    code = MachineCode(module)
-    for made in names.values():
-        jax.ffi.register_ffi_target(made, code.capsule(made), platform="cpu")
-    _kept.append(code)
-    return names
-
-
-_kept: list[MachineCode] = []
-"""XLA knows no more of these than where they are."""

@@ -201,17 +201,18 @@ class Sampler:
         page = self._shapes.prefill_block
         taken = [sequence.blocks for sequence in sequences[:rows]]
         past = joined(self.base.config, positions, taken + [[]] * (rows - len(taken)))
-        tokens, start, sizes = np.zeros((rows, width), np.int32), np.zeros(rows, np.int32), []
+        tokens = np.zeros((rows, width), np.int32)
+        start, size = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         for row, sequence in enumerate(sequences[:rows]):
             start[row] = len(sequence.blocks) * page
             part = sequence.known[:-1][start[row] : start[row] + width]
             tokens[row, : len(part)] = part
-            sizes.append(len(part))
-        computed = program(self._weights, by_layer(past), tokens, start)
+            size[row] = len(part)
+        computed = program(self._weights, by_layer(past), tokens, start, size)
         computed = Block(np.asarray(computed.keys), np.asarray(computed.values))
-        for row, (sequence, size) in enumerate(zip(sequences, sizes, strict=False)):
+        for row, sequence in enumerate(sequences[:rows]):
             keys = sequence.keys[len(sequence.blocks) :]
-            for key, block in zip(keys, pages_of(computed, row, size, page), strict=False):
+            for key, block in zip(keys, pages_of(computed, row, int(size[row]), page), strict=False):
                 self._prefixes.put(key, block)
         return True
 
@@ -256,10 +257,10 @@ def _begin_prefill(base: BaseModel, weights: Any, shape: _PrefillShape, *, urgen
 
     def compile_it() -> Any:
         if base.mesh is not None:
-            return lambda weights, past, tokens, start: prefill_block(weights, config, past, tokens, start)
+            return lambda weights, *given: prefill_block(weights, config, *given)
         tokens, start = np.zeros((shape.rows, shape.width), np.int32), np.zeros(shape.rows, np.int32)
         past = jax.eval_shape(lambda: make_cache(config, shape.rows, shape.past, jnp.zeros))
-        lowered = prefill_block.lower(weights, config, past, tokens, start)
+        lowered = prefill_block.lower(weights, config, past, tokens, start, start)
         return lowered.compile(compiler_options=sampling_options(config))
 
     key = ("prefill", config, shape)

@@ -1,5 +1,6 @@
-"""Matrix products in machine code made for the processor at hand, for XLA's CPU programs to call.
+"""Products and attention in machine code made for the processor at hand, for XLA's CPU programs to call.
 
-`writing` writes LLVM's intermediate code, `product` the products themselves, `calling` how XLA calls one and
-how cores share it, `target` what the processor has and the making of the machine code.
+`writing` writes LLVM's intermediate code, `tiles` what every product is made of, `product` and `attention`
+the functions themselves; `calling` is how XLA calls one, `interface` what depends on XLA's version, `sharing`
+how cores share a call, `target` what the processor has, `registered` the whole, made and known to XLA.
 """

@@ -26,11 +26,20 @@ class Tile:
 
 @dataclass(frozen=True)
 class Target:
-    """The tiles that suit a processor. High ones read less of `w`, which matters where it comes from memory;
-    wide ones less of `x`, and packing a wide panel takes fewer steps."""
+    """The tiles that suit a processor.
+
+    High ones read less of `w`, which matters where it comes from memory; wide ones less of `x`, and packing a
+    wide panel takes fewer steps; long ones are for few rows of `x` and read `w` as it lies.
+    """
 
     high: Tile
     wide: Tile
+    long: Tile
+
+
+AVX512 = Target(high=Tile(16, 14, 2), wide=Tile(16, 6, 4), long=Tile(16, 3, 8))
+AVX2 = Target(high=Tile(8, 6, 2), wide=Tile(8, 4, 3), long=Tile(8, 3, 4))
+NEON = Target(high=Tile(4, 14, 2), wide=Tile(4, 6, 4), long=Tile(4, 3, 8))
 
 
 @functools.cache
@@ -38,12 +47,10 @@ def host_target() -> Target | None:
     """None where the processor is not known to multiply and add in one instruction."""
     features = _host_features()
     if features.get("avx512f"):
-        return Target(high=Tile(lanes=16, rows=14, vectors=2), wide=Tile(lanes=16, rows=6, vectors=4))
+        return AVX512
     if features.get("fma") and features.get("avx2"):
-        return Target(high=Tile(lanes=8, rows=6, vectors=2), wide=Tile(lanes=8, rows=4, vectors=3))
-    if features.get("neon"):
-        return Target(high=Tile(lanes=4, rows=14, vectors=2), wide=Tile(lanes=4, rows=6, vectors=4))
-    return None
+        return AVX2
+    return NEON if features.get("neon") else None
 
 
 class MachineCode:

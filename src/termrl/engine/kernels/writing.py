@@ -221,9 +221,7 @@ class Writer:
 
     def _of_vectors(self, name: str, *values: Value) -> Value:
         kind = values[0].type
-        function = self._outside(
-            f"llvm.{name}.v{kind.count}f32", ir.FunctionType(kind, [kind] * len(values))
-        )
+        function = self._outside(f"llvm.{name}.v{kind.count}f32", ir.FunctionType(kind, [kind] * len(values)))
         return self.code.call(function, values)
 
     def _outside(self, name: str, kind: Any) -> Any:

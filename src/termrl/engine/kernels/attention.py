@@ -1,0 +1,306 @@
+"""Attention of new positions over a cache and themselves: softmax(q k) v in float32, a block at a time.
+
+Axis names are those of `decoding`: B rows, K groups, Q queries of a group, E head size, S cache positions, N
+new positions. What a query gets is a running sum over blocks of positions from the first on, with its running
+maximum taken out: its bits depend on nothing but itself and what it sees.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from llvmlite import ir
+
+from termrl.engine.kernels.calling import Call
+from termrl.engine.kernels.interface import Interface
+from termrl.engine.kernels.sharing import UNIT, Sharing
+from termrl.engine.kernels.tiles import Matrix, Tiles, write_packing
+from termrl.engine.kernels.writing import BOOL, F32, FLOAT_BYTES, I32, I64, POINTER, Value, Variable, Writer
+
+MOST_HEAD_SIZE = 256
+_BLOCK = 256
+"""Positions whose scores are held at once."""
+_ROWS = 64
+"""Queries of a unit: enough to be worth the packing of keys, few enough for cores to share evenly."""
+_FEW = 8
+"""Queries up to which keys are not worth packing: they are read where they are, in long rows."""
+_UNSEEN = -1e30
+_ABOUT = [POINTER] * 8 + [I64] * 7
+
+
+class AttentionTiles(NamedTuple):
+    """`wide` ones for scores and values; `long` for the scores of few queries, `narrow` for small heads."""
+
+    wide: Tiles
+    long: Tiles
+    narrow: Tiles
+
+
+class _About(NamedTuple):
+    q: Value
+    keys: Value
+    values: Value
+    new_keys: Value
+    new_values: Value
+    seen: Value
+    own: Value
+    out: Value
+    groups: Value
+    all_groups: Value
+    """Of all rows."""
+    queries: Value
+    size: Value
+    positions: Value
+    new_positions: Value
+    units: Value
+    """Of a group."""
+
+
+class _Region(NamedTuple):
+    """Keys [E, stride] and values [stride, E], of which the unit sees the first ones."""
+
+    keys: Value
+    values: Value
+    stride: Value
+    is_last: Value
+    """Whether memory may end behind it."""
+    seen: Value
+    limits: Value | None
+    """How many of them each query sees, as 32-bit integers; all that are seen where it is None."""
+
+
+def write_attention(
+    module: ir.Module, interface: Interface, sharing: Sharing, tiles: AttentionTiles, name: str
+) -> None:
+    """`(q [B, K, Q, E], keys [B, K, E, S], values [B, K, S, E], new keys, new values, seen [B], own [B, Q])`.
+
+    A query sees the first `seen` positions of its row's cache and the first `own` of the new ones; where that
+    is none it gets zeros. Gives [B, K, Q, E].
+    """
+    call = Call(module, interface, name)
+    to, code = call.to, call.to.code
+    q, keys, values, new_keys, new_values = (call.argument(n, 4) for n in range(5))
+    seen, own, out = call.argument(5, 1), call.argument(6, 2), call.result(4)
+    rows, groups, queries, size = q.sizes
+    positions, new_positions = keys.sizes[3], new_keys.sizes[3]
+    units = to.rounded_up(queries, to.number(_ROWS))
+    buffers = [buffer.data for buffer in (q, keys, values, new_keys, new_values, seen, own, out)]
+    sizes = [groups, code.mul(rows, groups), queries, size, positions, new_positions, units]
+    about = to.structure([*buffers, *sizes])
+    seen_at_most = code.mul(code.add(positions, new_positions), to.number(2))
+    work = code.mul(code.mul(code.mul(rows, groups), seen_at_most), code.mul(queries, size))
+    unit = _write_unit(module, tiles)
+    sharing.write(call, unit, about, code.mul(code.mul(rows, groups), units), work)
+    call.end()
+
+
+def _write_unit(module: ir.Module, tiles: AttentionTiles) -> ir.Function:
+    """Some queries of a group."""
+    to = Writer(module, "attention_unit", UNIT.return_type, UNIT.args)
+    to.function.linkage = "internal"
+    code = to.code
+    about = _About(*to.fields(to.arguments[0], _ABOUT))
+    group = code.sdiv(to.arguments[1], about.units)
+    row = code.sdiv(group, about.groups)
+    first = code.mul(code.srem(to.arguments[1], about.units), to.number(_ROWS))
+    count = to.smaller(code.sub(about.queries, first), to.number(_ROWS))
+    start = code.mul(code.add(code.mul(group, about.queries), first), about.size)
+    unit = _Unit(to, tiles, about, to.floats_on(about.q, start), to.floats_on(about.out, start), count)
+    own = to.at(about.own, code.mul(code.add(code.mul(row, about.queries), first), to.number(4)))
+    most = to.variable(I64, to.number(0))
+    with to.loop(count) as i:
+        most.set(to.bigger(most.get(), _limit(to, own, i)))
+    with code.if_else(to.is_less(to.number(0), most.get())) as (some_see, none_sees):
+        with none_sees:
+            to.zero(unit.out.data, code.mul(count, unit.out.row))
+        with some_see:
+            _write_both_regions(unit, about, group, row, own, most.get())
+    code.ret_void()
+    return to.function
+
+
+def _write_both_regions(
+    unit: _Unit, about: _About, group: Value, row: Value, own: Value, most: Value
+) -> None:
+    to, code = unit.to, unit.to.code
+    is_last = code.icmp_signed("==", code.add(group, to.number(1)), about.all_groups)
+    cached = code.mul(code.mul(group, about.size), about.positions)
+    keys, values = to.floats_on(about.keys, cached), to.floats_on(about.values, cached)
+    cached_seen = _limit(to, about.seen, row)
+    unit.write_region(_Region(keys, values, about.positions, is_last, cached_seen, None), to.number(0))
+    fresh = code.mul(code.mul(group, about.size), about.new_positions)
+    keys, values = to.floats_on(about.new_keys, fresh), to.floats_on(about.new_values, fresh)
+    seen = to.smaller(most, about.new_positions)
+    unit.write_region(_Region(keys, values, about.new_positions, is_last, seen, own), cached_seen)
+    unit.write_division(own)
+
+
+def _limit(to: Writer, limits: Value, i: Value) -> Value:
+    return to.code.sext(to.read(limits, I32, to.code.mul(i, to.number(4))), I64)
+
+
+class _Unit:
+    """Writes what is computed for a unit's queries."""
+
+    def __init__(
+        self, to: Writer, tiles: AttentionTiles, about: _About, q: Value, out: Value, count: Value
+    ) -> None:
+        self.to, self._tiles, self._size, self._count = to, tiles, about.size, count
+        self._lanes = tiles.wide.tile.lanes
+        widest = max(each.tile.columns for each in tiles)
+        row = to.bytes_of(about.size)
+        self._q, self.out = Matrix(q, row), Matrix(out, row)
+        # A panel may reach over the end of a block.
+        stride = _BLOCK + widest
+        self._scores = Matrix(to.room(_ROWS * stride), to.number(stride * FLOAT_BYTES))
+        self._packed = to.room(max(MOST_HEAD_SIZE, _BLOCK) * widest)
+        self.tops, self.totals = to.room(_ROWS), to.room(_ROWS)
+        with to.loop(count) as i:
+            to.write(ir.Constant(F32, _UNSEEN), to.floats_on(self.tops, i))
+            to.write(ir.Constant(F32, 0.0), to.floats_on(self.totals, i))
+
+    def write_region(self, region: _Region, before: Value) -> None:
+        """Adds what a region gives to what came of the positions before it, if there are any."""
+        to = self.to
+        with to.loop(region.seen, _BLOCK) as at:
+            width = to.smaller(to.code.sub(region.seen, at), to.number(_BLOCK))
+            goes_on = to.is_less(to.number(0), to.code.add(before, at))
+            few = to.is_less(self._count, to.number(_FEW + 1))
+            with to.code.if_else(few) as (then, otherwise):
+                with then:
+                    self._write_scores(self._tiles.long, region, at, width, packs=False)
+                with otherwise:
+                    self._write_scores(self._tiles.wide, region, at, width, packs=True)
+            self._write_weights(region, at, width, goes_on)
+            left = to.code.srem(self._size, to.number(self._tiles.wide.tile.columns))
+            with to.code.if_else(to.code.icmp_signed("==", left, to.number(0))) as (then, otherwise):
+                with then:
+                    self._write_mix(self._tiles.wide, region, at, width, goes_on)
+                with otherwise:
+                    self._write_mix(self._tiles.narrow, region, at, width, goes_on)
+
+    def write_division(self, own: Value) -> None:
+        """By the sum of a query's weights; one that sees nothing gets nothing."""
+        to, code = self.to, self.to.code
+        with to.loop(self._count) as i:
+            share = code.fdiv(ir.Constant(F32, 1.0), to.read(to.floats_on(self.totals, i), F32))
+            sees = to.is_less(to.number(0), _limit(to, own, i))
+            self._write_scaling(i, code.select(sees, share, ir.Constant(F32, 0.0)))
+
+    def _write_scores(self, tiles: Tiles, region: _Region, at: Value, width: Value, *, packs: bool) -> None:
+        """Of a block of positions, in panels of keys."""
+        to, code, tile = self.to, self.to.code, tiles.tile
+        row = to.bytes_of(region.stride)
+        with to.loop(width, tile.columns) as c:
+            place = code.add(at, c)
+            source = Matrix(to.floats_on(region.keys, place), row)
+            there = code.sub(region.stride, place)
+            columns = to.smaller(there, to.number(tile.columns))
+            block = code.mul(self._size, region.stride)
+            if packs:
+                panel = write_packing(to, tile, source, self._size, columns, self._packed)
+            else:
+                # What lies behind the last position is read too and comes to nothing.
+                is_whole = to.is_less(to.number(tile.columns - 1), there)
+                is_backed = code.and_(code.not_(region.is_last), to.is_less(to.number(tile.columns), block))
+                panel = self._panel(code.or_(is_whole, is_backed), source, self._size, columns, tiles)
+            scores = Matrix(to.floats_on(self._scores.data, c), self._scores.row)
+            # What the next group will read.
+            ahead = None if packs else Matrix(to.floats_on(source.data, block), row)
+            tiles.write_rows(
+                to,
+                self._q,
+                panel,
+                scores,
+                depth=self._size,
+                columns=to.number(tile.columns),
+                rows=(to.number(0), self._count),
+                goes_on=ir.Constant(BOOL, 0),
+                ahead=ahead,
+            )
+
+    def _write_weights(self, region: _Region, at: Value, width: Value, goes_on: Value) -> None:
+        """Exponentials in place of the scores; what a query had before is scaled to its new maximum."""
+        to, code, lanes = self.to, self.to.code, self._lanes
+        with to.loop(self._count) as i:
+            scores = to.at(self._scores.data, code.mul(i, self._scores.row))
+            seen = width
+            if region.limits is not None:
+                left = code.sub(_limit(to, region.limits, i), at)
+                seen = to.smaller(to.bigger(left, to.number(0)), width)
+            top_place, total_place = to.floats_on(self.tops, i), to.floats_on(self.totals, i)
+            before = to.read(top_place, F32)
+            most = to.variable(ir.VectorType(F32, lanes), to.splat(before, lanes))
+            with to.loop(seen, lanes) as s:
+                mask = to.first_lanes(code.sub(seen, s), lanes)
+                score = to.read(to.floats_on(scores, s), ir.VectorType(F32, lanes))
+                score = code.select(mask, score, to.float_vector(lanes, _UNSEEN))
+                most.set(to.greater(most.get(), score))
+            top = to.folded(most.get(), to.greater)
+            total = to.variable(ir.VectorType(F32, lanes), to.float_vector(lanes))
+            with to.loop(width, lanes) as s:
+                self._write_exponentials(to.floats_on(scores, s), code.sub(seen, s), top, total)
+            scale = to.first_of(to.exponential(code.fsub(to.splat(before, lanes), top)))
+            added = to.first_of(to.folded(total.get(), code.fadd))
+            old = to.read(total_place, F32)
+            to.write(code.fadd(code.fmul(old, scale), added), total_place)
+            to.write(to.first_of(top), top_place)
+            with code.if_then(goes_on):
+                self._write_scaling(i, scale)
+
+    def _write_exponentials(self, place: Value, seen: Value, top: Value, total: Variable) -> None:
+        to, code, lanes = self.to, self.to.code, self._lanes
+        mask = to.first_lanes(seen, lanes)
+        made = to.exponential(code.fsub(to.read(place, top.type), top))
+        weight = code.select(mask, made, to.float_vector(lanes))
+        to.write(weight, place)
+        total.set(code.fadd(total.get(), weight))
+
+    def _write_mix(self, tiles: Tiles, region: _Region, at: Value, width: Value, goes_on: Value) -> None:
+        """Adds the values of a block, weighed, in panels of the head."""
+        to, code, tile = self.to, self.to.code, tiles.tile
+        row = to.bytes_of(self._size)
+        values = to.at(region.values, code.mul(at, row))
+        with to.loop(self._size, tile.columns) as c:
+            columns = to.smaller(code.sub(self._size, c), to.number(tile.columns))
+            is_whole = code.icmp_signed("==", columns, to.number(tile.columns))
+            source = Matrix(to.floats_on(values, c), row)
+            panel = self._panel(is_whole, source, width, columns, tiles)
+            # What the next group will read; many queries have others of their own group after them.
+            few = to.is_less(self._count, to.number(_FEW + 1))
+            block = code.select(few, code.mul(self._size, region.stride), to.number(0))
+            tiles.write_rows(
+                to,
+                self._scores,
+                panel,
+                Matrix(to.floats_on(self.out.data, c), self.out.row),
+                depth=width,
+                columns=columns,
+                rows=(to.number(0), self._count),
+                goes_on=goes_on,
+                ahead=Matrix(to.floats_on(source.data, block), row),
+            )
+
+    def _panel(self, direct: Value, source: Matrix, depth: Value, columns: Value, tiles: Tiles) -> Matrix:
+        """The source itself, or a packed copy."""
+        to = self.to
+        data, row = to.variable(POINTER, source.data), to.variable(I64, source.row)
+        with to.code.if_then(to.code.not_(direct)):
+            packed = write_packing(to, tiles.tile, source, depth, columns, self._packed)
+            data.set(packed.data)
+            row.set(packed.row)
+        return Matrix(data.get(), row.get())
+
+    def _write_scaling(self, i: Value, scale: Value) -> None:
+        """Of what a query has so far."""
+        to, code, lanes = self.to, self.to.code, self._lanes
+        mixed = to.at(self.out.data, code.mul(i, self.out.row))
+        factor = to.splat(scale, lanes)
+        whole = code.sub(self._size, code.srem(self._size, to.number(lanes)))
+        with to.loop(whole, lanes) as e:
+            place = to.floats_on(mixed, e)
+            to.write(code.fmul(to.read(place, factor.type), factor), place)
+        mask = to.first_lanes(code.sub(self._size, whole), lanes)
+        with code.if_then(to.is_less(whole, self._size)):
+            place = to.floats_on(mixed, whole)
+            to.write_some(code.fmul(to.read_some(place, mask), factor), place, mask)

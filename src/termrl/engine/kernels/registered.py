@@ -1,0 +1,58 @@
+"""The functions of this package as XLA knows them: made once, for the processor and the XLA at hand."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import jax
+
+from termrl.engine.kernels.attention import AttentionTiles, write_attention
+from termrl.engine.kernels.interface import Interface, installed_interface
+from termrl.engine.kernels.product import Layout, write_product
+from termrl.engine.kernels.sharing import Sharing
+from termrl.engine.kernels.target import MachineCode, Target, host_target, new_module
+from termrl.engine.kernels.tiles import Tiles
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Names for `jax.ffi.ffi_call`, and the columns of a panel of packed matrices."""
+
+    products: dict[Layout, str]
+    attention: str
+    panel_columns: int
+
+
+@functools.cache
+def own_kernels() -> Kernels | None:
+    """None where XLA computes everything: on anything but one CPU, or on one that is not known."""
+    target, interface = host_target(), installed_interface()
+    if target is None or interface is None:
+        return None
+    if jax.default_backend() != "cpu" or jax.device_count() > 1:
+        return None
+    return make_kernels(target, interface, "termrl")
+
+
+def make_kernels(target: Target, interface: Interface, name: str) -> Kernels:
+    """Takes half a second."""
+    module = new_module(name)
+    sharing = Sharing(module)
+    high, wide, long = (Tiles(module, tile) for tile in (target.high, target.wide, target.long))
+    made = Kernels(
+        {layout: f"{name}_product_{layout}" for layout in Layout}, f"{name}_attention", target.high.columns
+    )
+    for layout, product in made.products.items():
+        tiles = high if layout is Layout.PACKED else wide
+        write_product(module, interface, sharing, tiles, layout, product)
+    write_attention(module, interface, sharing, AttentionTiles(wide, long, narrow=high), made.attention)
+    code = MachineCode(module)
+    for function in (*made.products.values(), made.attention):
+        jax.ffi.register_ffi_target(function, code.capsule(function), platform="cpu")
+    _kept.append(code)
+    return made
+
+
+_kept: list[MachineCode] = []
+"""XLA knows no more of these than where they are."""

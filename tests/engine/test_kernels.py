@@ -1,0 +1,277 @@
+"""Machine code of our own against plain versions, in the tiles of every kind of processor."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from termrl.engine import cached_attention, products
+from termrl.engine.cached_attention import Piece, attend
+from termrl.engine.kernels import calling, interface, registered
+from termrl.engine.kernels.interface import installed_interface, read_interface
+from termrl.engine.kernels.registered import Kernels, make_kernels, own_kernels
+from termrl.engine.kernels.target import AVX2, AVX512, NEON, host_target
+from termrl.engine.products import adapted_linear, frozen_linear, linear, pack, product
+
+TARGETS = {"avx512": AVX512, "avx2": AVX2, "neon": NEON}
+
+
+@cache
+def kernels_of(name: str) -> Kernels:
+    """LLVM makes vectors that this processor has not got out of those that it has."""
+    known = installed_interface()
+    assert known is not None
+    return make_kernels(TARGETS[name], known, f"test_{name}")
+
+
+@pytest.fixture(params=TARGETS)
+def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every product and attention of this test in the tiles of one kind of processor."""
+    for module in (products, cached_attention):
+        monkeypatch.setattr(module, "own_kernels", partial(kernels_of, request.param))
+    return str(request.param)
+
+
+def normal(*shape: int, seed: int = 0) -> jax.Array:
+    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape, np.float32))
+
+
+def test_this_processor_has_kernels_of_its_own() -> None:
+    """Else every test here would be of XLA."""
+    assert host_target() in TARGETS.values()
+    assert own_kernels() is not None
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 14, 29, 64])
+@pytest.mark.parametrize(("inner", "outer"), [(1, 1), (5, 33), (64, 64), (130, 100), (1500, 70), (640, 257)])
+def test_products_agree_with_numpy_in_every_layout(made: str, rows: int, inner: int, outer: int) -> None:
+    x, weight = normal(rows, inner), normal(inner, outer, seed=1)
+    expected = np.asarray(x, np.float64) @ np.asarray(weight, np.float64)
+    found = [product(x, pack(weight)), product(x, weight), product(x, weight.T, turned=True)]
+    for each in found:
+        np.testing.assert_allclose(each, expected, atol=1e-5 * np.sqrt(inner) * np.abs(expected).max())
+    # One chain of multiply-adds whatever the layout.
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+def test_a_rows_product_has_the_same_bits_whatever_is_beside_it(made: str) -> None:
+    x, weight = normal(300, 700), normal(700, 130, seed=1)
+    packed = pack(weight)
+    whole = np.asarray(product(x, packed))
+    for first, end in [(0, 1), (5, 12), (17, 60), (250, 300)]:
+        np.testing.assert_array_equal(product(x[first:end], packed), whole[first:end])
+        np.testing.assert_array_equal(product(x[first:end], weight), whole[first:end])
+
+
+@pytest.mark.parametrize("count", [0, 1, 20, 33, 100])
+def test_rows_that_do_not_count_are_zeros(made: str, count: int) -> None:
+    x, weight = normal(33, 48), normal(48, 90, seed=1)
+    found = np.asarray(product(x.reshape(3, 11, 48), pack(weight), count=jnp.int32(count))).reshape(33, 90)
+    np.testing.assert_array_equal(found[:count], np.asarray(product(x, weight))[:count])
+    assert not found[count:].any()
+
+
+def plain_attention(q: jax.Array, past: Piece, new: Piece, seen: np.ndarray, own: np.ndarray) -> np.ndarray:
+    keys = np.concatenate([past.keys, new.keys], axis=-1).astype(np.float64)
+    values = np.concatenate([past.values, new.values], axis=-2).astype(np.float64)
+    held, fresh = past.keys.shape[-1], new.keys.shape[-1]
+    of_past = np.broadcast_to(np.arange(held) < seen[:, None, None], (*own.shape, held))
+    sees = np.concatenate([of_past, np.arange(fresh) < own[:, :, None]], axis=-1)[:, None]
+    scores = np.where(sees, np.asarray(q, np.float64) @ keys, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray(weights / weights.sum(-1, keepdims=True) @ values)
+
+
+def pieces(rows: int, groups: int, size: int, held: int, fresh: int) -> tuple[Piece, Piece]:
+    def piece(positions: int, seed: int) -> Piece:
+        return Piece(
+            normal(rows, groups, size, positions, seed=seed),
+            normal(rows, groups, positions, size, seed=seed + 1),
+        )
+
+    return piece(held, 1), piece(fresh, 3)
+
+
+CASES = {
+    "decoding": (3, 2, 3, 1, 64, 320, 8, [320, 100, 0]),
+    "decoding with one query a group": (4, 4, 1, 1, 32, 160, 8, [160, 159, 33, 1]),
+    "decoding with a head of no round size": (2, 1, 5, 1, 20, 70, 8, [70, 3]),
+    "prefill": (2, 2, 3, 40, 64, 512, 40, [512, 257]),
+    "prefill with nothing before it": (2, 2, 2, 70, 8, 0, 70, [0, 0]),
+    "prefill with a big head": (1, 1, 2, 33, 128, 64, 33, [64]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_attention_agrees_with_a_plain_one(made: str, case: str) -> None:
+    rows, groups, heads, steps, size, held, fresh, seen = CASES[case]
+    q = 3 * normal(rows, groups, heads * steps, size) / np.sqrt(size)
+    past, new = pieces(rows, groups, size, held, fresh)
+    own = np.tile(np.arange(1, steps + 1), (rows, heads)) + (3 if steps == 1 else 0)
+    expected = plain_attention(q, past, new, np.asarray(seen), own)
+    found = attend(q, past, new, jnp.asarray(seen), jnp.asarray(own))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_attention_has_the_same_bits_whatever_is_beside_it_and_reads_only_what_is_seen(made: str) -> None:
+    q = normal(3, 2, 6, 16)
+    past, new = pieces(3, 2, 16, 300, 8)
+    seen, own = jnp.asarray([270, 300, 5]), jnp.asarray(np.full((3, 6), 4))
+    whole = np.asarray(attend(q, past, new, seen, own))
+    longer = Piece(
+        jnp.pad(past.keys, ((0, 0), (0, 0), (0, 0), (0, 100)), constant_values=np.nan),
+        jnp.pad(past.values, ((0, 0), (0, 0), (0, 100), (0, 0)), constant_values=np.nan),
+    )
+    np.testing.assert_array_equal(attend(q, longer, new, seen, own), whole)
+    for row in range(3):
+        one = slice(row, row + 1)
+        alone = attend(q[one], *(Piece(p.keys[one], p.values[one]) for p in (past, new)), seen[one], own[one])
+        np.testing.assert_array_equal(alone, whole[one])
+
+
+def test_a_query_that_is_not_wanted_gets_zeros_and_changes_nobody(made: str) -> None:
+    q = normal(2, 2, 6, 16)
+    past, new = pieces(2, 2, 16, 40, 8)
+    seen, own = jnp.asarray([40, 40]), np.full((2, 6), 4)
+    whole = np.asarray(attend(q, past, new, seen, jnp.asarray(own)))
+    own[0, 2], own[1] = 0, 0
+    found = np.asarray(attend(q, past, new, seen, jnp.asarray(own)))
+    assert not found[0, :, 2].any()
+    assert not found[1].any()
+    np.testing.assert_array_equal(np.delete(found[0], 2, axis=1), np.delete(whole[0], 2, axis=1))
+
+
+def test_extreme_scores_give_finite_weights(made: str) -> None:
+    past, new = pieces(1, 1, 8, 600, 8)
+    q = jnp.asarray([[[[1e3] * 8, [-1e3] * 8, [0.0] * 8]]], jnp.float32)
+    found = attend(q, past, new, jnp.asarray([600]), jnp.asarray([[4, 4, 4]]))
+    expected = plain_attention(q, past, new, np.asarray([600]), np.asarray([[4, 4, 4]]))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("kind", [linear, frozen_linear, adapted_linear])
+def test_gradients_agree_with_autodiff_of_a_plain_product(kind: object, turned: bool) -> None:
+    x, weight, into = normal(21, 40), normal(40, 70, seed=1), normal(21, 70, seed=2)
+    a, b = normal(40, 4, seed=3), normal(4, 70, seed=4)
+    lying = weight.T if turned else weight
+
+    def plain(x: jax.Array, weight: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+        updated = weight + a @ b - jax.lax.stop_gradient(a @ b)
+        return (x @ updated * into).sum()
+
+    expected = jax.grad(plain, argnums=(0, 1, 2, 3))(x, weight, a, b)
+    close = partial(np.testing.assert_allclose, atol=1e-3, rtol=1e-4)
+    if kind is linear:
+        found = jax.grad(lambda x, w: (linear(x, w, turned) * into).sum(), argnums=(0, 1))(x, lying)
+        close(found[0], expected[0])
+        close(found[1].T if turned else found[1], expected[1])
+    elif kind is frozen_linear:
+        close(jax.grad(lambda x: (frozen_linear(x, lying, turned) * into).sum())(x), expected[0])
+    else:
+        found = jax.grad(
+            lambda x, a, b: (adapted_linear(x, lying, a, b, turned) * into).sum(), argnums=(0, 1, 2)
+        )(x, a, b)
+        for mine, other in zip(found, (expected[0], expected[2], expected[3]), strict=True):
+            close(mine, other)
+
+
+def test_calls_from_many_threads_at_once_are_each_right() -> None:
+    """More of them than there are jobs to share: the rest compute alone."""
+    weight = pack(normal(512, 640, seed=1))
+    compute = jax.jit(lambda x: product(x, weight))
+    inputs = [normal(64, 512, seed=n) for n in range(40)]
+    expected = [np.asarray(compute(x)) for x in inputs]
+    with ThreadPoolExecutor(24) as pool:
+        for _ in range(5):
+            for found, right in zip(pool.map(compute, inputs), expected, strict=True):
+                np.testing.assert_array_equal(found, right)
+
+
+def header() -> str:
+    return (Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h").read_text()
+
+
+def test_xlas_structures_are_laid_out_as_they_are_read() -> None:
+    """Field by field from the header that came with XLA, eight bytes each but for pairs of integers."""
+    text = header()
+    sizes = {"XLA_FFI_Api_Version": 24, "XLA_FFI_Args": 40, "XLA_FFI_Rets": 40, "XLA_FFI_Attrs": 48}
+    sizes |= {"XLA_FFI_InternalExtension": 24, "XLA_FFI_Handler_Traits": 4, "int": 4}
+
+    def offsets(name: str) -> dict[str, int]:
+        found = re.search(rf"struct {name} {{\n(.*?)\n}}", text, re.DOTALL)
+        assert found is not None, name
+        lines = [line.split("//")[0].strip() for line in found[1].splitlines()]
+        fields = [line.rstrip(";").replace("const ", "").replace("struct ", "") for line in lines if line]
+        at, places = 0, {}
+        for field in fields:
+            kind, called = field.rsplit(" ", 1)
+            size = sizes.get(kind, 8)
+            at = -(-at // min(size, 8)) * min(size, 8)
+            places[called] = at
+            at += size
+        return places
+
+    frame, buffer = offsets("XLA_FFI_CallFrame"), offsets("XLA_FFI_Buffer")
+    arguments = frame["args"] + offsets("XLA_FFI_Args")["args"]
+    results = frame["rets"] + offsets("XLA_FFI_Rets")["rets"]
+    assert (frame["extension_start"], frame["api"], frame["ctx"], arguments, results) == (
+        calling._FRAME_EXTENSION,
+        calling._FRAME_API,
+        calling._FRAME_CONTEXT,
+        calling._FRAME_ARGUMENTS,
+        calling._FRAME_RESULTS,
+    )
+    assert (buffer["data"], buffer["dims"]) == (calling._BUFFER_DATA, calling._BUFFER_SIZES)
+    version = offsets("XLA_FFI_Api_Version")["major_version"]
+    metadata = offsets("XLA_FFI_Metadata")
+    assert metadata["api_version"] + version == calling._METADATA_VERSION
+    assert metadata["traits"] == calling._METADATA_TRAITS
+    assert offsets("XLA_FFI_Metadata_Extension")["metadata"] == calling._EXTENSION_METADATA
+
+
+def test_the_calls_that_share_work_are_found_where_the_header_has_them() -> None:
+    found = read_interface(header())
+    assert found is not None
+    moved = header().replace(
+        "  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_ThreadPool_Schedule);",
+        "  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Another);\n"
+        "  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_ThreadPool_Schedule);",
+    )
+    other = read_interface(moved)
+    assert other == interface.Interface(found.schedule + 8, found.thread_count + 8)
+
+
+@pytest.mark.parametrize("broken", ["major", "missing", "no header", "no processor"])
+def test_where_something_is_not_known_xla_computes(
+    broken: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = header()
+    if broken == "major":
+        assert read_interface(text.replace("XLA_FFI_API_MAJOR 0", "XLA_FFI_API_MAJOR 1")) is None
+    elif broken == "missing":
+        assert read_interface(text.replace("XLA_FFI_ThreadPool_NumThreads", "XLA_FFI_Other")) is None
+    elif broken == "no header":
+        monkeypatch.setattr(jax.ffi, "include_dir", lambda: str(tmp_path))
+        assert installed_interface.__wrapped__() is None
+    else:
+        monkeypatch.setattr(registered, "host_target", lambda: None)
+        assert own_kernels.__wrapped__() is None
+    for module in (products, cached_attention):
+        monkeypatch.setattr(module, "own_kernels", lambda: None)
+    x, weight = normal(9, 30), normal(30, 50, seed=1)
+    for layout in (pack(weight), weight):
+        np.testing.assert_allclose(product(x, layout), np.asarray(x) @ np.asarray(weight), atol=1e-5)
+    q = normal(2, 2, 6, 16)
+    past, new = pieces(2, 2, 16, 1500, 8)
+    seen, own = np.asarray([1400, 3]), np.full((2, 6), 4)
+    expected = plain_attention(q, past, new, seen, own)
+    np.testing.assert_allclose(attend(q, past, new, jnp.asarray(seen), jnp.asarray(own)), expected, atol=1e-5)
