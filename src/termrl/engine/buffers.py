@@ -9,7 +9,7 @@ import ctypes
 import itertools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -29,6 +29,26 @@ def aligned_zeros(shape: tuple[int, ...]) -> np.ndarray:
 def aligned_empty(shape: tuple[int, ...]) -> np.ndarray:
     """The same, holding whatever: for who writes all of it."""
     return _aligned(np.empty, shape)
+
+
+class Room:
+    """Memory that is used over and over: mapping big arrays anew takes longer than filling them."""
+
+    def __init__(self) -> None:
+        self._held = np.empty(0, np.float32)
+
+    def take(self, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+        """Arrays as `aligned_empty` makes them, in place of those that were taken before."""
+        line = _ALIGNMENT // 4
+        sizes = [-(-math.prod(shape) // line) * line for shape in shapes]
+        if sum(sizes) > self._held.size:
+            self._held = np.empty(0, np.float32)
+            self._held = aligned_empty((sum(sizes),))
+        starts = itertools.accumulate(sizes, initial=0)
+        return [
+            self._held[start : start + math.prod(shape)].reshape(shape)
+            for start, shape in zip(starts, shapes, strict=False)
+        ]
 
 
 def copy_by_layer(copy: Callable[[slice], None], layers: int, size: int) -> None:

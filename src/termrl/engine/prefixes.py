@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from termrl.engine.architecture import LlamaConfig
-from termrl.engine.buffers import aligned_empty, copy_by_layer
+from termrl.engine.buffers import Room, copy_by_layer
 from termrl.engine.decoding import Block, Cache
 
 
@@ -51,9 +51,9 @@ def block_keys(tokens: np.ndarray, block: int) -> list[bytes]:
     return keys
 
 
-def joined(config: LlamaConfig, positions: int, rows: Sequence[Sequence[Block]]) -> Block:
+def joined(config: LlamaConfig, positions: int, rows: Sequence[Sequence[Block]], room: Room) -> Block:
     """The blocks of each row one after the other, zeros behind them."""
-    past = Block(*map(aligned_empty, _shapes(config, positions, len(rows))))
+    past = Block(*room.take(_shapes(config, positions, len(rows))))
 
     def copy(layers: slice) -> None:
         for number, blocks in enumerate(rows):

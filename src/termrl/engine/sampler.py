@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from termrl.engine.batches import plan
+from termrl.engine.buffers import Room
 from termrl.engine.compilation import sampling_options
 from termrl.engine.decoding import Block, make_cache, prefill_block, sampler_weights
 from termrl.engine.llama import Params
@@ -65,6 +66,7 @@ class Sampler:
         self._shapes = shapes_of(base.config)
         self._weights = sampler_weights(params, base.config)
         self._prefixes = PrefixStore(self._shapes.prefix_bytes)
+        self._room = Room()
         self._slots = Slots(base, self._weights, self._shapes)
         self._waiting: deque[Sequence] = deque()
         self._scoring: list[_Scoring] = []
@@ -93,6 +95,7 @@ class Sampler:
     def release(self) -> None:
         """Gives back the memory of held prefixes; what is still needed is computed again."""
         self._prefixes = PrefixStore(self._shapes.prefix_bytes)
+        self._room = Room()
 
     def step(self) -> None:
         """A batch of scores, a block of prefill, a chunk of decoding; or a moment's wait for a program."""
@@ -200,7 +203,7 @@ class Sampler:
         program, (rows, width, positions) = found
         page = self._shapes.prefill_block
         taken = [sequence.blocks for sequence in sequences[:rows]]
-        past = joined(self.base.config, positions, taken + [[]] * (rows - len(taken)))
+        past = joined(self.base.config, positions, taken + [[]] * (rows - len(taken)), self._room)
         tokens = np.zeros((rows, width), np.int32)
         start, size = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         for row, sequence in enumerate(sequences[:rows]):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from termrl.engine.buffers import aligned_zeros, copy_by_layer, memory_of
+from termrl.engine.buffers import Room, aligned_zeros, copy_by_layer, memory_of
 from termrl.engine.choosing import MAX_STOP_IDS, Choice
 from termrl.engine.compilation import sampling_options
 from termrl.engine.decoding import (
@@ -89,7 +89,7 @@ class Slots:
     def _load(self, row: int, blocks: list[Block]) -> None:
         assert self._cache is not None
         if not self._writes_in_place and not isinstance(self._cache.keys[0], np.ndarray):
-            prompt = row_of(joined(self._base.config, self._positions, [blocks]), 0)
+            prompt = row_of(joined(self._base.config, self._positions, [blocks], Room()), 0)
             self._cache = load_row(self._cache, np.int32(row), prompt)
             return
         memory = self._memory(self._cache)
