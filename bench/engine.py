@@ -218,7 +218,8 @@ async def turn(served: Served) -> float:
     extended: list[float] = []
 
     async def both(seed: int) -> float:
-        [long] = prompts(config, 1, 2100, seed)
+        # Seeds of its own: other measurements' prompts begin alike, and what they left would be found.
+        [long] = prompts(config, 1, 2100, 2000 + seed)
         scratch = await sample_all(client, [types.ModelInput.from_ints(long.to_ints()[:2000])], 1)
         extended.append(await sample_all(client, [long], 1))
         return scratch

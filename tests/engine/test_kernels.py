@@ -12,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from termrl.engine import cached_attention, products
+from termrl.engine import cached_attention, norms, products
 from termrl.engine.cached_attention import Piece, attend
 from termrl.engine.kernels import calling, interface, registered
 from termrl.engine.kernels.interface import installed_interface, read_interface
 from termrl.engine.kernels.registered import Kernels, make_kernels, own_kernels
 from termrl.engine.kernels.target import AVX2, AVX512, NEON, host_target
+from termrl.engine.llama import rms_norm
+from termrl.engine.norms import stable_rms_norm
 from termrl.engine.products import adapted_linear, frozen_linear, linear, pack, product
 
 TARGETS = {"avx512": AVX512, "avx2": AVX2, "neon": NEON}
@@ -34,7 +36,7 @@ def kernels_of(name: str) -> Kernels:
 @pytest.fixture(params=TARGETS)
 def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every product and attention of this test in the tiles of one kind of processor."""
-    for module in (products, cached_attention):
+    for module in (products, cached_attention, norms):
         monkeypatch.setattr(module, "own_kernels", partial(kernels_of, request.param))
     return str(request.param)
 
@@ -157,6 +159,35 @@ def test_extreme_scores_give_finite_weights(made: str) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
+def test_attention_has_the_same_bits_wherever_the_cache_ends_and_the_new_positions_begin(made: str) -> None:
+    """So a prompt gives the same answers in one piece or in several, held from before or computed anew."""
+    groups, size, whole = 2, 16, 620
+    _, everything = pieces(1, groups, size, 0, whole)
+    steps = 30
+    q = normal(1, groups, steps, size)
+    expected = None
+    for held in (0, 1, 255, 256, 300, whole - steps):
+        past = Piece(everything.keys[..., :held], everything.values[..., :held, :])
+        new = Piece(everything.keys[..., held:], everything.values[..., held:, :])
+        own = np.arange(whole - steps + 1, whole + 1)[None] - held
+        found = np.asarray(attend(q, past, new, jnp.asarray([held]), jnp.asarray(own)))
+        expected = found if expected is None else expected
+        np.testing.assert_array_equal(found, expected)
+        last = attend(q[:, :, -1:], past, new, jnp.asarray([held]), jnp.asarray(own[:, -1:]))
+        np.testing.assert_array_equal(last, expected[:, :, -1:])
+
+
+@pytest.mark.parametrize("size", [1, 8, 33, 64, 576])
+def test_norms_agree_with_a_plain_one_and_have_the_same_bits_whatever_is_beside_a_row(
+    made: str, size: int
+) -> None:
+    x, weight = normal(70, size), normal(size, seed=1)
+    found = np.asarray(stable_rms_norm(x.reshape(7, 10, size), weight, 1e-5)).reshape(70, size)
+    np.testing.assert_allclose(found, rms_norm(x, weight, 1e-5), rtol=1e-5, atol=1e-6)
+    for row in (0, 31, 69):
+        np.testing.assert_array_equal(stable_rms_norm(x[row : row + 1], weight, 1e-5)[0], found[row])
+
+
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("kind", [linear, frozen_linear, adapted_linear])
 def test_gradients_agree_with_autodiff_of_a_plain_product(kind: object, turned: bool) -> None:
@@ -265,7 +296,7 @@ def test_where_something_is_not_known_xla_computes(
     else:
         monkeypatch.setattr(registered, "host_target", lambda: None)
         assert own_kernels.__wrapped__() is None
-    for module in (products, cached_attention):
+    for module in (products, cached_attention, norms):
         monkeypatch.setattr(module, "own_kernels", lambda: None)
     x, weight = normal(9, 30), normal(30, 50, seed=1)
     for layout in (pack(weight), weight):

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from termrl.engine.choosing import row_sum
 from termrl.engine.kernels.attention import MOST_HEAD_SIZE
 from termrl.engine.kernels.registered import own_kernels
+from termrl.engine.products import row_sum
 
 _ONE_ORDER = 1024
 """XLA sums products of up to so many positions in one order and of more in another. Cut there, a longer cache

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from termrl.engine.products import product, row_sum
+
 MAX_STOP_IDS = 16
 _CDF_BLOCK = 64
 
@@ -26,12 +28,6 @@ class Choice(NamedTuple):
     filtered: Any
     stop_ids_B_I: Any
     limit_B: Any
-
-
-def row_sum(x: Array) -> Array:
-    """The sum over the last axis, as a matrix product: XLA's own sum changes its order with the rows."""
-    ones = jnp.ones((x.shape[-1], 1))
-    return (x.reshape(-1, x.shape[-1]) @ ones).reshape(*x.shape[:-1], 1)
 
 
 def pick(logits_B_V: Array, choice: Choice, i: Array) -> tuple[Array, Array]:
@@ -93,7 +89,7 @@ def draw(weights: Weights, uniform_B: Array) -> Array:
 
 def _running_sum(x: Array) -> Array:
     size = x.shape[-1]
-    return x @ jnp.triu(jnp.ones((size, size)))
+    return product(x, jnp.triu(jnp.ones((size, size))))
 
 
 def _filter(scaled_B_V: Array, choice: Choice) -> Array:

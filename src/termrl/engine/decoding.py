@@ -19,7 +19,7 @@ from jax import Array
 
 from termrl.engine.architecture import LlamaConfig
 from termrl.engine.cached_attention import Piece, attend
-from termrl.engine.choosing import Choice, pick, row_sum
+from termrl.engine.choosing import Choice, pick
 from termrl.engine.llama import (
     Layers,
     Params,
@@ -28,6 +28,7 @@ from termrl.engine.llama import (
     rotate,
     unembed_matrix,
 )
+from termrl.engine.norms import stable_rms_norm
 from termrl.engine.products import Packed, pack, product
 
 DECODE_CHUNK = 8
@@ -108,13 +109,8 @@ def make_cache(
     )
 
 
-def _sum(x: Array, config: LlamaConfig) -> Array:
-    """Over the last axis; in a big model, which shares its sums among cores anyway, in whatever order."""
-    return row_sum(x) if config.is_small else x.sum(axis=-1, keepdims=True)
-
-
 def _norm(x: Array, weight: Array, config: LlamaConfig) -> Array:
-    return x * jax.lax.rsqrt(_sum(x * x, config) / x.shape[-1] + config.rms_norm_eps) * weight
+    return stable_rms_norm(x, weight, config.rms_norm_eps)
 
 
 def _project(

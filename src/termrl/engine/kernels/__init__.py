@@ -1,6 +1,7 @@
-"""Products and attention in machine code made for the processor at hand, for XLA's CPU programs to call.
+"""Products, attention and norms in machine code made for the processor, for XLA's CPU programs to call.
 
-`writing` writes LLVM's intermediate code, `tiles` what every product is made of, `product` and `attention`
-the functions themselves; `calling` is how XLA calls one, `interface` what depends on XLA's version, `sharing`
-how cores share a call, `target` what the processor has, `registered` the whole, made and known to XLA.
+`writing` writes LLVM's intermediate code, `tiles` what every product is made of, `product`, `attention` and
+`norm` the functions themselves; `calling` is how XLA calls one, `interface` what depends on XLA's version,
+`sharing` how cores share a call, `target` what the processor has, `registered` the whole, made and known to
+XLA.
 """

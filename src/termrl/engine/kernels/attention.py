@@ -2,7 +2,8 @@
 
 Axis names are those of `decoding`: B rows, K groups, Q queries of a group, E head size, S cache positions, N
 new positions. What a query gets is a running sum over blocks of positions from the first on, with its running
-maximum taken out: its bits depend on nothing but itself and what it sees.
+maximum taken out. Blocks take no notice of where the cache ends and the new positions begin: the bits depend
+on the query and what it sees, not on how much of that was there before.
 """
 
 from __future__ import annotations
@@ -56,17 +57,17 @@ class _About(NamedTuple):
     """Of a group."""
 
 
-class _Region(NamedTuple):
-    """Keys [E, stride] and values [stride, E], of which the unit sees the first ones."""
+class _Part(NamedTuple):
+    """Of a block: positions of the cache, or new ones."""
 
     keys: Value
+    """[E, stride] and, of the values, [stride, E]."""
     values: Value
     stride: Value
-    is_last: Value
-    """Whether memory may end behind it."""
-    seen: Value
-    limits: Value | None
-    """How many of them each query sees, as 32-bit integers; all that are seen where it is None."""
+    first: Value
+    width: Value
+    place: Value
+    """Where in the block it begins."""
 
 
 def write_attention(
@@ -105,7 +106,9 @@ def _write_unit(module: ir.Module, tiles: AttentionTiles) -> ir.Function:
     first = code.mul(code.srem(to.arguments[1], about.units), to.number(_ROWS))
     count = to.smaller(code.sub(about.queries, first), to.number(_ROWS))
     start = code.mul(code.add(code.mul(group, about.queries), first), about.size)
-    unit = _Unit(to, tiles, about, to.floats_on(about.q, start), to.floats_on(about.out, start), count)
+    is_last = code.icmp_signed("==", code.add(group, to.number(1)), about.all_groups)
+    q, out = to.floats_on(about.q, start), to.floats_on(about.out, start)
+    unit = _Unit(to, tiles, about, q, out, count, is_last)
     own = to.at(about.own, code.mul(code.add(code.mul(row, about.queries), first), to.number(4)))
     most = to.variable(I64, to.number(0))
     with to.loop(count) as i:
@@ -114,24 +117,42 @@ def _write_unit(module: ir.Module, tiles: AttentionTiles) -> ir.Function:
         with none_sees:
             to.zero(unit.out.data, code.mul(count, unit.out.row))
         with some_see:
-            _write_both_regions(unit, about, group, row, own, most.get())
+            _write_blocks(unit, about, group, _limit(to, about.seen, row), own, most.get())
     code.ret_void()
     return to.function
 
 
-def _write_both_regions(
-    unit: _Unit, about: _About, group: Value, row: Value, own: Value, most: Value
-) -> None:
+def _write_blocks(unit: _Unit, about: _About, group: Value, seen: Value, own: Value, most: Value) -> None:
     to, code = unit.to, unit.to.code
-    is_last = code.icmp_signed("==", code.add(group, to.number(1)), about.all_groups)
     cached = code.mul(code.mul(group, about.size), about.positions)
-    keys, values = to.floats_on(about.keys, cached), to.floats_on(about.values, cached)
-    cached_seen = _limit(to, about.seen, row)
-    unit.write_region(_Region(keys, values, about.positions, is_last, cached_seen, None), to.number(0))
     fresh = code.mul(code.mul(group, about.size), about.new_positions)
-    keys, values = to.floats_on(about.new_keys, fresh), to.floats_on(about.new_values, fresh)
-    seen = to.smaller(most, about.new_positions)
-    unit.write_region(_Region(keys, values, about.new_positions, is_last, seen, own), cached_seen)
+    end = code.add(seen, to.smaller(most, about.new_positions))
+    with to.loop(end, _BLOCK) as at:
+        width = to.smaller(code.sub(end, at), to.number(_BLOCK))
+        held = to.smaller(to.bigger(code.sub(seen, at), to.number(0)), width)
+        past = _Part(
+            to.floats_on(about.keys, cached),
+            to.floats_on(about.values, cached),
+            about.positions,
+            first=at,
+            width=held,
+            place=to.number(0),
+        )
+        new = _Part(
+            to.floats_on(about.new_keys, fresh),
+            to.floats_on(about.new_values, fresh),
+            about.new_positions,
+            first=to.bigger(code.sub(at, seen), to.number(0)),
+            width=code.sub(width, held),
+            place=held,
+        )
+        is_first = code.icmp_signed("==", at, to.number(0))
+        for part in (past, new):
+            unit.write_scores(part)
+        unit.write_weights(own, code.sub(seen, at), width, is_first)
+        unit.write_mix(past, is_first)
+        nothing_held = code.icmp_signed("==", held, to.number(0))
+        unit.write_mix(new, code.and_(is_first, nothing_held))
     unit.write_division(own)
 
 
@@ -143,9 +164,19 @@ class _Unit:
     """Writes what is computed for a unit's queries."""
 
     def __init__(
-        self, to: Writer, tiles: AttentionTiles, about: _About, q: Value, out: Value, count: Value
+        self,
+        to: Writer,
+        tiles: AttentionTiles,
+        about: _About,
+        q: Value,
+        out: Value,
+        count: Value,
+        is_last: Value,
     ) -> None:
+        """`is_last` says that memory may end behind its group's keys."""
         self.to, self._tiles, self._size, self._count = to, tiles, about.size, count
+        self._few = to.is_less(count, to.number(_FEW + 1))
+        self._is_last = is_last
         self._lanes = tiles.wide.tile.lanes
         widest = max(each.tile.columns for each in tiles)
         row = to.bytes_of(about.size)
@@ -159,26 +190,6 @@ class _Unit:
             to.write(ir.Constant(F32, _UNSEEN), to.floats_on(self.tops, i))
             to.write(ir.Constant(F32, 0.0), to.floats_on(self.totals, i))
 
-    def write_region(self, region: _Region, before: Value) -> None:
-        """Adds what a region gives to what came of the positions before it, if there are any."""
-        to = self.to
-        with to.loop(region.seen, _BLOCK) as at:
-            width = to.smaller(to.code.sub(region.seen, at), to.number(_BLOCK))
-            goes_on = to.is_less(to.number(0), to.code.add(before, at))
-            few = to.is_less(self._count, to.number(_FEW + 1))
-            with to.code.if_else(few) as (then, otherwise):
-                with then:
-                    self._write_scores(self._tiles.long, region, at, width, packs=False)
-                with otherwise:
-                    self._write_scores(self._tiles.wide, region, at, width, packs=True)
-            self._write_weights(region, at, width, goes_on)
-            left = to.code.srem(self._size, to.number(self._tiles.wide.tile.columns))
-            with to.code.if_else(to.code.icmp_signed("==", left, to.number(0))) as (then, otherwise):
-                with then:
-                    self._write_mix(self._tiles.wide, region, at, width, goes_on)
-                with otherwise:
-                    self._write_mix(self._tiles.narrow, region, at, width, goes_on)
-
     def write_division(self, own: Value) -> None:
         """By the sum of a query's weights; one that sees nothing gets nothing."""
         to, code = self.to, self.to.code
@@ -187,24 +198,30 @@ class _Unit:
             sees = to.is_less(to.number(0), _limit(to, own, i))
             self._write_scaling(i, code.select(sees, share, ir.Constant(F32, 0.0)))
 
-    def _write_scores(self, tiles: Tiles, region: _Region, at: Value, width: Value, *, packs: bool) -> None:
-        """Of a block of positions, in panels of keys."""
+    def write_scores(self, part: _Part) -> None:
+        with self.to.code.if_else(self._few) as (then, otherwise):
+            with then:
+                self._write_scores(self._tiles.long, part, packs=False)
+            with otherwise:
+                self._write_scores(self._tiles.wide, part, packs=True)
+
+    def _write_scores(self, tiles: Tiles, part: _Part, *, packs: bool) -> None:
+        """In panels of keys. One may reach over the end of its part: what comes of that is written over."""
         to, code, tile = self.to, self.to.code, tiles.tile
-        row = to.bytes_of(region.stride)
-        with to.loop(width, tile.columns) as c:
-            place = code.add(at, c)
-            source = Matrix(to.floats_on(region.keys, place), row)
-            there = code.sub(region.stride, place)
+        row = to.bytes_of(part.stride)
+        block = code.mul(self._size, part.stride)
+        with to.loop(part.width, tile.columns) as c:
+            first = code.add(part.first, c)
+            source = Matrix(to.floats_on(part.keys, first), row)
+            there = code.sub(part.stride, first)
             columns = to.smaller(there, to.number(tile.columns))
-            block = code.mul(self._size, region.stride)
             if packs:
                 panel = write_packing(to, tile, source, self._size, columns, self._packed)
             else:
-                # What lies behind the last position is read too and comes to nothing.
                 is_whole = to.is_less(to.number(tile.columns - 1), there)
-                is_backed = code.and_(code.not_(region.is_last), to.is_less(to.number(tile.columns), block))
+                is_backed = code.and_(code.not_(self._is_last), to.is_less(to.number(tile.columns), block))
                 panel = self._panel(code.or_(is_whole, is_backed), source, self._size, columns, tiles)
-            scores = Matrix(to.floats_on(self._scores.data, c), self._scores.row)
+            scores = Matrix(to.floats_on(self._scores.data, code.add(part.place, c)), self._scores.row)
             # What the next group will read.
             ahead = None if packs else Matrix(to.floats_on(source.data, block), row)
             tiles.write_rows(
@@ -219,18 +236,19 @@ class _Unit:
                 ahead=ahead,
             )
 
-    def _write_weights(self, region: _Region, at: Value, width: Value, goes_on: Value) -> None:
-        """Exponentials in place of the scores; what a query had before is scaled to its new maximum."""
+    def write_weights(self, own: Value, before: Value, width: Value, is_first: Value) -> None:
+        """Exponentials in place of the scores; what a query had before is scaled to its new maximum.
+
+        `before` is how many positions from the block's first on come before a query's own.
+        """
         to, code, lanes = self.to, self.to.code, self._lanes
         with to.loop(self._count) as i:
             scores = to.at(self._scores.data, code.mul(i, self._scores.row))
-            seen = width
-            if region.limits is not None:
-                left = code.sub(_limit(to, region.limits, i), at)
-                seen = to.smaller(to.bigger(left, to.number(0)), width)
+            sees = code.add(before, _limit(to, own, i))
+            seen = to.smaller(to.bigger(sees, to.number(0)), width)
             top_place, total_place = to.floats_on(self.tops, i), to.floats_on(self.totals, i)
-            before = to.read(top_place, F32)
-            most = to.variable(ir.VectorType(F32, lanes), to.splat(before, lanes))
+            old_top = to.read(top_place, F32)
+            most = to.variable(ir.VectorType(F32, lanes), to.splat(old_top, lanes))
             with to.loop(seen, lanes) as s:
                 mask = to.first_lanes(code.sub(seen, s), lanes)
                 score = to.read(to.floats_on(scores, s), ir.VectorType(F32, lanes))
@@ -240,12 +258,12 @@ class _Unit:
             total = to.variable(ir.VectorType(F32, lanes), to.float_vector(lanes))
             with to.loop(width, lanes) as s:
                 self._write_exponentials(to.floats_on(scores, s), code.sub(seen, s), top, total)
-            scale = to.first_of(to.exponential(code.fsub(to.splat(before, lanes), top)))
+            scale = to.first_of(to.exponential(code.fsub(to.splat(old_top, lanes), top)))
             added = to.first_of(to.folded(total.get(), code.fadd))
             old = to.read(total_place, F32)
             to.write(code.fadd(code.fmul(old, scale), added), total_place)
             to.write(to.first_of(top), top_place)
-            with code.if_then(goes_on):
+            with code.if_then(code.not_(is_first)):
                 self._write_scaling(i, scale)
 
     def _write_exponentials(self, place: Value, seen: Value, top: Value, total: Variable) -> None:
@@ -256,25 +274,39 @@ class _Unit:
         to.write(weight, place)
         total.set(code.fadd(total.get(), weight))
 
-    def _write_mix(self, tiles: Tiles, region: _Region, at: Value, width: Value, goes_on: Value) -> None:
-        """Adds the values of a block, weighed, in panels of the head."""
+    def write_mix(self, part: _Part, is_first: Value) -> None:
+        """Adds the values of a part, weighed."""
+        to, code = self.to, self.to.code
+        left = code.srem(self._size, to.number(self._tiles.wide.tile.columns))
+        has_some = to.is_less(to.number(0), part.width)
+        with (
+            code.if_then(has_some),
+            code.if_else(code.icmp_signed("==", left, to.number(0))) as (then, other),
+        ):
+            with then:
+                self._write_mix(self._tiles.wide, part, code.not_(is_first))
+            with other:
+                self._write_mix(self._tiles.narrow, part, code.not_(is_first))
+
+    def _write_mix(self, tiles: Tiles, part: _Part, goes_on: Value) -> None:
+        """In panels of the head."""
         to, code, tile = self.to, self.to.code, tiles.tile
         row = to.bytes_of(self._size)
-        values = to.at(region.values, code.mul(at, row))
+        values = to.at(part.values, code.mul(part.first, row))
+        weights = Matrix(to.floats_on(self._scores.data, part.place), self._scores.row)
+        # What the next group will read; many queries have others of their own group after them.
+        block = code.select(self._few, code.mul(self._size, part.stride), to.number(0))
         with to.loop(self._size, tile.columns) as c:
             columns = to.smaller(code.sub(self._size, c), to.number(tile.columns))
             is_whole = code.icmp_signed("==", columns, to.number(tile.columns))
             source = Matrix(to.floats_on(values, c), row)
-            panel = self._panel(is_whole, source, width, columns, tiles)
-            # What the next group will read; many queries have others of their own group after them.
-            few = to.is_less(self._count, to.number(_FEW + 1))
-            block = code.select(few, code.mul(self._size, region.stride), to.number(0))
+            panel = self._panel(is_whole, source, part.width, columns, tiles)
             tiles.write_rows(
                 to,
-                self._scores,
+                weights,
                 panel,
                 Matrix(to.floats_on(self.out.data, c), self.out.row),
-                depth=width,
+                depth=part.width,
                 columns=columns,
                 rows=(to.number(0), self._count),
                 goes_on=goes_on,

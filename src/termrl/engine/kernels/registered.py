@@ -9,6 +9,7 @@ import jax
 
 from termrl.engine.kernels.attention import AttentionTiles, write_attention
 from termrl.engine.kernels.interface import Interface, installed_interface
+from termrl.engine.kernels.norm import write_norm
 from termrl.engine.kernels.product import Layout, write_product
 from termrl.engine.kernels.sharing import Sharing
 from termrl.engine.kernels.target import MachineCode, Target, host_target, new_module
@@ -21,6 +22,7 @@ class Kernels:
 
     products: dict[Layout, str]
     attention: str
+    norm: str
     panel_columns: int
 
 
@@ -41,14 +43,18 @@ def make_kernels(target: Target, interface: Interface, name: str) -> Kernels:
     sharing = Sharing(module)
     high, wide, long = (Tiles(module, tile) for tile in (target.high, target.wide, target.long))
     made = Kernels(
-        {layout: f"{name}_product_{layout}" for layout in Layout}, f"{name}_attention", target.high.columns
+        products={layout: f"{name}_product_{layout}" for layout in Layout},
+        attention=f"{name}_attention",
+        norm=f"{name}_norm",
+        panel_columns=target.high.columns,
     )
     for layout, product in made.products.items():
         tiles = high if layout is Layout.PACKED else wide
         write_product(module, interface, sharing, tiles, layout, product)
     write_attention(module, interface, sharing, AttentionTiles(wide, long, narrow=high), made.attention)
+    write_norm(module, interface, sharing, target.high.lanes, made.norm)
     code = MachineCode(module)
-    for function in (*made.products.values(), made.attention):
+    for function in (*made.products.values(), made.attention, made.norm):
         jax.ffi.register_ffi_target(function, code.capsule(function), platform="cpu")
     _kept.append(code)
     return made

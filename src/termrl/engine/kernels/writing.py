@@ -195,6 +195,9 @@ class Writer:
     def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
         return self._of_vectors("fma", a, b, c)
 
+    def root(self, x: Value) -> Value:
+        return self._of_vectors("sqrt", x)
+
     def greater(self, a: Value, b: Value) -> Value:
         return self.code.select(self.code.fcmp_ordered(">", a, b), a, b)
 
