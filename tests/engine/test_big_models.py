@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -84,6 +89,63 @@ def test_a_row_draws_the_same_whether_or_not_its_neighbours_are_filtered(big: Ba
     amid = first(change(top_p=0.5))
     assert first(change(temperature=0.0)).tokens == first(change(top_k=3)).tokens == alone.tokens
     assert (amid.tokens, amid.logprobs) == (alone.tokens, alone.logprobs)
+
+
+ON_EVERY_CORE = """
+import json
+import sys
+from pathlib import Path
+import numpy as np
+from termrl.engine.compilation import set_up_jax
+
+set_up_jax(Path(sys.argv[1]), ["a model of eighteen million"])
+from termrl.engine.architecture import LlamaConfig
+from termrl.engine.catalog import PACKAGED
+from termrl.engine.llama import init_params
+from termrl.engine.models import BaseModel
+from termrl.engine.sampler import Sampler
+from termrl.engine.sequences import SamplingSettings
+
+config = LlamaConfig(8192, 384, 1536, 7, 6, 2)
+assert not config.is_small
+base = BaseModel("big", PACKAGED["termrl/tiny"], config, init_params(config, 0))
+rng = np.random.default_rng(0)
+prompt = rng.integers(2, 8192, 333).astype(np.int32)
+settings = SamplingSettings(max_tokens=20, seed=7, stops_at_eos=False)
+
+def answer(sampler, tokens=prompt):
+    answers = []
+    sampler.sample(tokens, settings, 0, answers.append)
+    while sampler.busy:
+        sampler.step()
+    return answers[0].tokens, answers[0].logprobs
+
+alone, crowd = Sampler(base, base.params), Sampler(base, base.params)
+found = [answer(alone), answer(alone)]
+for i in range(40):
+    # Some share the head; some are longer and move the cache's buckets.
+    tail = rng.integers(2, 8192, rng.integers(1, 300))
+    other = np.concatenate([prompt[: rng.integers(1, 333)], tail]).astype(np.int32)
+    own = SamplingSettings(max_tokens=int(rng.integers(1, 30)), seed=i, stops_at_eos=False)
+    crowd.sample(other, own, 0, lambda _: None)
+crowd.step()
+found += [answer(crowd), answer(crowd)]
+# What was an answer is part of the prompt: computed one by one before, in pieces now.
+longer = np.concatenate([prompt, found[0][0]]).astype(np.int32)
+again = [answer(alone, longer), answer(Sampler(base, base.params), longer)]
+print(json.dumps([found, again]))
+"""
+
+
+def test_a_seed_gives_the_same_bits_in_every_batch_on_every_core(cache_dir: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "NPROC"}
+    command = [sys.executable, "-c", ON_EVERY_CORE, str(cache_dir)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for group in json.loads(done.stdout):
+        for tokens, logprobs in group:
+            assert tokens == group[0][0]
+            assert logprobs == group[0][1]
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "ppo", "gspo"])
