@@ -63,7 +63,8 @@ PROMISED = {
     "http 64": 0.8,
 }
 """What must be reached: shares of the product's rate, or of the figure that was promised."""
-TEMPORARY, TEMPORARY_MB = "train_1x2048_temporary_mb", 2000
+LIMITS = {"train_1x2048_temporary_mb": 2000.0, "tiny_first_sample_seconds": 10.0}
+"""What must not be passed."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,14 @@ async def prefill(served: Served) -> float:
     return 8 * 512 / await best(lambda seed: sample_all(client, prompts(config, 8, 512, seed), 1), served.log)
 
 
+async def first_sample(model: str) -> float:
+    """Seconds from nothing running to an answer, with what is compiled in the cache."""
+    begin = time.perf_counter()
+    async with serving(model) as served:
+        await sample_all(await served.sampling_client(), prompts(read_config(model), 1, 100, 0), 1)
+        return time.perf_counter() - begin
+
+
 async def turn(served: Served) -> float:
     """A tenth of a 2,000-token prefill over the time of a turn that extends it by 100 tokens."""
     config, client = read_config(served.model), await served.sampling_client()
@@ -336,7 +345,7 @@ async def measure(
             await add_share("train 1x2048", train(served, trainee, 1, 2048), 4 * parameters)
             forget_peak(served.handle.pid)
             await train(served, trainee, 1, 2048)
-            notes[TEMPORARY] = round(memory(served.handle.pid, "VmHWM") - before)
+            notes["train_1x2048_temporary_mb"] = round(memory(served.handle.pid, "VmHWM") - before)
     if wanted("http"):
         async with serving(model) as served:
             rate = await answer(served, 64, 48)
@@ -347,6 +356,7 @@ async def measure(
         async with serving(TINY) as served:
             # As much work a token as makes 10,000 of them a second at 1M parameters and 150 GFLOPS.
             await add_share("tiny decode 32", decode(served, 32, 128), 150e9 / 10_000 * (tiny / 1e6))
+        notes["tiny_first_sample_seconds"] = round(await first_sample(TINY), 1)
     return notes, figures
 
 
@@ -379,8 +389,11 @@ def main() -> None:
         for name, value in notes.items():
             print(f"{name}: {value}")
     missed = [f"{f.name} {f.ratio:.2f} of {PROMISED[f.name]:.2f}" for f in figures if not f.reached]
-    if (taken := notes.get(TEMPORARY, 0)) > TEMPORARY_MB:
-        missed.append(f"{TEMPORARY} {taken} of at most {TEMPORARY_MB}")
+    missed += [
+        f"{name} {notes[name]} of at most {most}"
+        for name, most in LIMITS.items()
+        if notes.get(name, 0) > most
+    ]
     if arguments.check and missed:
         sys.exit(f"missed: {', '.join(missed)}")
 

@@ -12,14 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from termrl.engine import cached_attention, norms, products
-from termrl.engine.cached_attention import Piece, attend
+from termrl.engine import norms, own_attention, products
+from termrl.engine.cached_attention import attend
 from termrl.engine.kernels import calling, interface, registered
 from termrl.engine.kernels.interface import installed_interface, read_interface
 from termrl.engine.kernels.registered import Kernels, make_kernels, own_kernels
 from termrl.engine.kernels.target import AVX2, AVX512, NEON, host_target
 from termrl.engine.llama import rms_norm
 from termrl.engine.norms import stable_rms_norm
+from termrl.engine.own_attention import Piece
 from termrl.engine.products import adapted_linear, frozen_linear, linear, pack, product
 
 TARGETS = {"avx512": AVX512, "avx2": AVX2, "neon": NEON}
@@ -36,7 +37,7 @@ def kernels_of(name: str) -> Kernels:
 @pytest.fixture(params=TARGETS)
 def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every product and attention of this test in the tiles of one kind of processor."""
-    for module in (products, cached_attention, norms):
+    for module in (products, own_attention, norms):
         monkeypatch.setattr(module, "own_kernels", partial(kernels_of, request.param))
     return str(request.param)
 
@@ -296,7 +297,7 @@ def test_where_something_is_not_known_xla_computes(
     else:
         monkeypatch.setattr(registered, "host_target", lambda: None)
         assert own_kernels.__wrapped__() is None
-    for module in (products, cached_attention, norms):
+    for module in (products, own_attention, norms):
         monkeypatch.setattr(module, "own_kernels", lambda: None)
     x, weight = normal(9, 30), normal(30, 50, seed=1)
     for layout in (pack(weight), weight):

@@ -1,9 +1,10 @@
 """Causal grouped-query attention over whole sequences, and its backward pass.
 
-It goes in blocks of queries, each against its own prefix of keys, which skips the upper triangle. The
-backward pass computes a block's scores again, so that no [T, T] matrix outlives its block; what it needs of
-the forward pass beside its arguments is the result and the logarithm of each query's sum. Axis names are
-those of `llama`; G is the heads of a group and R the rows of a block, a query of one head each.
+It goes in blocks of queries, each against its own prefix of keys, which skips the upper triangle; on one CPU
+the forward pass is machine code of our own. The backward pass computes a block's scores again, so that no
+[T, T] matrix outlives its block; what it needs of the forward pass beside its arguments is the result and the
+logarithm of each query's sum. Axis names are those of `llama`; G is the heads of a group and R the rows of a
+block, a query of one head each.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
+
+from termrl.engine.own_attention import Piece, has_attention, own_attention
 
 ATTENTION_BLOCK = 128
 ATTENDED = "attended"
@@ -62,6 +65,34 @@ def _block_scores(q_B_K_R_E: Array, k_B_K_S_E: Array, start_B_T: Array | None, f
 def _attention_forward(
     q_B_K_G_T_E: Array, k_B_K_T_E: Array, v_B_K_T_E: Array, start_B_T: Array | None
 ) -> tuple[Array, _Kept]:
+    if has_attention(q_B_K_G_T_E.shape[-1]):
+        made = _attend(q_B_K_G_T_E, k_B_K_T_E, v_B_K_T_E, start_B_T)
+    else:
+        made = _attend_in_blocks(q_B_K_G_T_E, k_B_K_T_E, v_B_K_T_E, start_B_T)
+    out, log_sum = checkpoint_name(made, ATTENDED)  # type: ignore[no-untyped-call]
+    return out, (q_B_K_G_T_E, k_B_K_T_E, v_B_K_T_E, start_B_T, out, log_sum)
+
+
+def _attend(
+    q_B_K_G_T_E: Array, k_B_K_T_E: Array, v_B_K_T_E: Array, start_B_T: Array | None
+) -> tuple[Array, Array]:
+    """The result and the logarithm of each query's sum."""
+    batch, groups, heads, time, size = q_B_K_G_T_E.shape
+    own_B_Q = jnp.tile(jnp.arange(1, time + 1), (batch, heads))
+    since_B_Q = jnp.zeros_like(own_B_Q) if start_B_T is None else jnp.tile(start_B_T, (1, heads))
+    nothing = Piece(jnp.zeros((batch, groups, size, 0)), jnp.zeros((batch, groups, 0, size)))
+    new = Piece(k_B_K_T_E.swapaxes(2, 3), v_B_K_T_E)
+    queries = q_B_K_G_T_E.reshape(batch, groups, heads * time, size)
+    none = jnp.zeros(batch, jnp.int32)
+    mixed, top, total = own_attention(queries, nothing, new, none, own_B_Q, since_B_Q)
+    log_sum = (top + jnp.log(total)).reshape(batch, groups, heads, time, 1)
+    return mixed.reshape(q_B_K_G_T_E.shape), log_sum
+
+
+def _attend_in_blocks(
+    q_B_K_G_T_E: Array, k_B_K_T_E: Array, v_B_K_T_E: Array, start_B_T: Array | None
+) -> tuple[Array, Array]:
+    """The same as XLA computes it."""
     batch, groups, heads, time, _ = q_B_K_G_T_E.shape
     blocks, sums = [], []
     for first, end in _query_blocks(time):
@@ -74,9 +105,7 @@ def _attention_forward(
         mixed = jnp.einsum("bkqs,bkse->bkqe", weights, v_B_K_T_E[:, :, :end]) / total
         blocks.append(mixed.reshape(shape))
         sums.append((top + jnp.log(total)).reshape(shape))
-    made = jnp.concatenate(blocks, axis=3), jnp.concatenate(sums, axis=3)
-    out, log_sum = checkpoint_name(made, ATTENDED)  # type: ignore[no-untyped-call]
-    return out, (q_B_K_G_T_E, k_B_K_T_E, v_B_K_T_E, start_B_T, out, log_sum)
+    return jnp.concatenate(blocks, axis=3), jnp.concatenate(sums, axis=3)
 
 
 def _attention_backward(kept: _Kept, into_out: Array) -> tuple[Array, Array, Array, None]:

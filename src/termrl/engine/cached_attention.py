@@ -8,14 +8,11 @@ Axis names are those of `decoding`; Q is the queries of a group and N the new po
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from termrl.engine.kernels.attention import MOST_HEAD_SIZE
-from termrl.engine.kernels.registered import own_kernels
+from termrl.engine.own_attention import Piece, has_attention, own_attention
 from termrl.engine.products import row_sum
 
 _ONE_ORDER = 1024
@@ -23,24 +20,13 @@ _ONE_ORDER = 1024
 only adds zeros to what is computed."""
 
 
-class Piece(NamedTuple):
-    """Keys [B, K, E, S] and values [B, K, S, E] of a run of positions."""
-
-    keys: Any
-    values: Any
-
-
 def attend(q_B_K_Q_E: Array, past: Piece, new: Piece, seen_B: Array, own_B_Q: Array) -> Array:
     """[B, K, Q, E]: a query sees the first `seen_B` positions of the past and the first `own_B_Q` new ones.
 
     What a query that sees none gets may be anything finite.
     """
-    kernels = own_kernels()
-    if kernels is not None and q_B_K_Q_E.shape[-1] <= MOST_HEAD_SIZE:
-        out = jax.ShapeDtypeStruct(q_B_K_Q_E.shape, jnp.float32)  # type: ignore[no-untyped-call]
-        call = jax.ffi.ffi_call(kernels.attention, out)
-        made: Array = call(q_B_K_Q_E, *past, *new, seen_B.astype(jnp.int32), own_B_Q.astype(jnp.int32))
-        return made
+    if has_attention(q_B_K_Q_E.shape[-1]):
+        return own_attention(q_B_K_Q_E, past, new, seen_B, own_B_Q, jnp.zeros_like(own_B_Q))[0]
     seen = (jnp.arange(past.keys.shape[-1]) < seen_B[:, None])[:, None, None]
     own = jnp.arange(new.keys.shape[-1]) < jnp.maximum(own_B_Q, 1)[:, None, :, None]
     return _attend(q_B_K_Q_E, [*_cut(past, seen), (*new, own)])

@@ -41,8 +41,8 @@ def set_up_jax(cache_dir: Path, models: Sequence[str] = ("termrl/tiny",)) -> Non
 def sampling_options(config: LlamaConfig) -> dict[str, str] | None:
     """How the programs that sample from a model are compiled.
 
-    Unless told, XLA uses half of AVX-512; softmaxes over a long past are twice as fast with all of it. In a
-    small model nothing is long enough to gain.
+    Unless told, XLA uses half of AVX-512; the exponentials of a big vocabulary are twice as fast with all of
+    it. In a small model nothing is long enough to gain.
     """
     return None if config.is_small or not has_wide_vectors() else {"xla_cpu_prefer_vector_width": "512"}
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from termrl.engine.architecture import LlamaConfig
-from termrl.engine.cached_attention import Piece, attend
+from termrl.engine.cached_attention import attend
 from termrl.engine.choosing import Choice, pick
 from termrl.engine.llama import (
     Layers,
@@ -29,6 +29,7 @@ from termrl.engine.llama import (
     unembed_matrix,
 )
 from termrl.engine.norms import stable_rms_norm
+from termrl.engine.own_attention import Piece
 from termrl.engine.products import Packed, pack, product
 
 DECODE_CHUNK = 8

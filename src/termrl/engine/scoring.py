@@ -70,7 +70,7 @@ def _score(
         chosen = jnp.take_along_axis(logprobs, jnp.maximum(targets_N_K, 0), axis=1)
         scaled = logits / temperature
         weights = in_blocks(jnp.exp(scaled - scaled.max(axis=1, keepdims=True)))
-        drawn = jax.vmap(lambda u: draw(weights, u), in_axes=1, out_axes=1)(uniform_N_A)
+        drawn = jax.lax.map(lambda uniform_N: draw(weights, uniform_N), uniform_N_A.T).T
         return (
             top_ids,
             top_logprobs,

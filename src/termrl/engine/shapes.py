@@ -24,8 +24,9 @@ class Piece(NamedTuple):
 class Shapes:
     """Sizes, in rising order.
 
-    In one thread, matrix products of 2 to 63 rows sum in one order and of 64 or more in another: a small
-    model's decoding keeps to the first and prefill to the second, so that rows never change a result.
+    Where XLA multiplies, in one thread, products of 2 to 63 rows sum in one order and of 64 or more in
+    another: a small model's decoding keeps to the first and prefill to the second, so that rows never change
+    a result.
     """
 
     slots: tuple[int, ...]

@@ -26,7 +26,7 @@ _ROWS = 64
 _FEW = 8
 """Queries up to which keys are not worth packing: they are read where they are, in long rows."""
 _UNSEEN = -1e30
-_ABOUT = [POINTER] * 8 + [I64] * 7
+_ABOUT = [POINTER] * 11 + [I64] * 7
 
 
 class AttentionTiles(NamedTuple):
@@ -45,7 +45,10 @@ class _About(NamedTuple):
     new_values: Value
     seen: Value
     own: Value
+    since: Value
     out: Value
+    tops: Value
+    totals: Value
     groups: Value
     all_groups: Value
     """Of all rows."""
@@ -73,19 +76,21 @@ class _Part(NamedTuple):
 def write_attention(
     module: ir.Module, interface: Interface, sharing: Sharing, tiles: AttentionTiles, name: str
 ) -> None:
-    """`(q [B, K, Q, E], keys [B, K, E, S], values [B, K, S, E], new keys, new values, seen [B], own [B, Q])`.
+    """`(q [B, K, Q, E], keys [B, K, E, S], values [B, K, S, E], new keys, new values, seen, own, since)`.
 
-    A query sees the first `seen` positions of its row's cache and the first `own` of the new ones; where that
-    is none it gets zeros. Gives [B, K, Q, E].
+    A query sees the first `seen` [B] positions of its row's cache and the first `own` [B, Q] of the new ones,
+    but none before `since` [B, Q]; where `own` is nothing it gets zeros. Gives that, [B, K, Q, E], and the
+    greatest of its scores and the sum of their exponentials with that taken out, [B, K, Q] each.
     """
     call = Call(module, interface, name)
     to, code = call.to, call.to.code
     q, keys, values, new_keys, new_values = (call.argument(n, 4) for n in range(5))
-    seen, own, out = call.argument(5, 1), call.argument(6, 2), call.result(4)
+    others = [call.argument(5, 1), call.argument(6, 2), call.argument(7, 2)]
+    others += [call.result(0, 4), call.result(1, 3), call.result(2, 3)]
     rows, groups, queries, size = q.sizes
     positions, new_positions = keys.sizes[3], new_keys.sizes[3]
     units = to.rounded_up(queries, to.number(_ROWS))
-    buffers = [buffer.data for buffer in (q, keys, values, new_keys, new_values, seen, own, out)]
+    buffers = [buffer.data for buffer in (q, keys, values, new_keys, new_values, *others)]
     sizes = [groups, code.mul(rows, groups), queries, size, positions, new_positions, units]
     about = to.structure([*buffers, *sizes])
     seen_at_most = code.mul(code.add(positions, new_positions), to.number(2))
@@ -105,29 +110,40 @@ def _write_unit(module: ir.Module, tiles: AttentionTiles) -> ir.Function:
     row = code.sdiv(group, about.groups)
     first = code.mul(code.srem(to.arguments[1], about.units), to.number(_ROWS))
     count = to.smaller(code.sub(about.queries, first), to.number(_ROWS))
-    start = code.mul(code.add(code.mul(group, about.queries), first), about.size)
     is_last = code.icmp_signed("==", code.add(group, to.number(1)), about.all_groups)
-    q, out = to.floats_on(about.q, start), to.floats_on(about.out, start)
-    unit = _Unit(to, tiles, about, q, out, count, is_last)
-    own = to.at(about.own, code.mul(code.add(code.mul(row, about.queries), first), to.number(4)))
-    most = to.variable(I64, to.number(0))
+    unit = _Unit(to, tiles, about, code.add(code.mul(group, about.queries), first), count, is_last)
+    limits = code.mul(code.add(code.mul(row, about.queries), first), to.number(4))
+    own, since = to.at(about.own, limits), to.at(about.since, limits)
+    most, least = to.variable(I64, to.number(0)), to.variable(I64, to.number(1 << 40))
     with to.loop(count) as i:
         most.set(to.bigger(most.get(), _limit(to, own, i)))
+        least.set(to.smaller(least.get(), _limit(to, since, i)))
     with code.if_else(to.is_less(to.number(0), most.get())) as (some_see, none_sees):
         with none_sees:
             to.zero(unit.out.data, code.mul(count, unit.out.row))
         with some_see:
-            _write_blocks(unit, about, group, _limit(to, about.seen, row), own, most.get())
+            seen = _limit(to, about.seen, row)
+            end = code.add(seen, to.smaller(most.get(), about.new_positions))
+            begin = code.sub(least.get(), code.srem(least.get(), to.number(_BLOCK)))
+            _write_blocks(unit, about, group, seen, own, since, begin, end)
     code.ret_void()
     return to.function
 
 
-def _write_blocks(unit: _Unit, about: _About, group: Value, seen: Value, own: Value, most: Value) -> None:
+def _write_blocks(
+    unit: _Unit,
+    about: _About,
+    group: Value,
+    seen: Value,
+    own: Value,
+    since: Value,
+    begin: Value,
+    end: Value,
+) -> None:
     to, code = unit.to, unit.to.code
     cached = code.mul(code.mul(group, about.size), about.positions)
     fresh = code.mul(code.mul(group, about.size), about.new_positions)
-    end = code.add(seen, to.smaller(most, about.new_positions))
-    with to.loop(end, _BLOCK) as at:
+    with to.loop(end, _BLOCK, begin) as at:
         width = to.smaller(code.sub(end, at), to.number(_BLOCK))
         held = to.smaller(to.bigger(code.sub(seen, at), to.number(0)), width)
         past = _Part(
@@ -146,10 +162,10 @@ def _write_blocks(unit: _Unit, about: _About, group: Value, seen: Value, own: Va
             width=code.sub(width, held),
             place=held,
         )
-        is_first = code.icmp_signed("==", at, to.number(0))
+        is_first = code.icmp_signed("==", at, begin)
         for part in (past, new):
             unit.write_scores(part)
-        unit.write_weights(own, code.sub(seen, at), width, is_first)
+        unit.write_weights(own, code.sub(seen, at), since, at, width, is_first)
         unit.write_mix(past, is_first)
         nothing_held = code.icmp_signed("==", held, to.number(0))
         unit.write_mix(new, code.and_(is_first, nothing_held))
@@ -168,33 +184,33 @@ class _Unit:
         to: Writer,
         tiles: AttentionTiles,
         about: _About,
-        q: Value,
-        out: Value,
+        first: Value,
         count: Value,
         is_last: Value,
     ) -> None:
-        """`is_last` says that memory may end behind its group's keys."""
+        """From the `first` of all queries on; `is_last` says that memory may end behind its group's keys."""
         self.to, self._tiles, self._size, self._count = to, tiles, about.size, count
         self._few = to.is_less(count, to.number(_FEW + 1))
         self._is_last = is_last
         self._lanes = tiles.wide.tile.lanes
         widest = max(each.tile.columns for each in tiles)
         row = to.bytes_of(about.size)
-        self._q, self.out = Matrix(q, row), Matrix(out, row)
+        start = to.code.mul(first, row)
+        self._q, self.out = Matrix(to.at(about.q, start), row), Matrix(to.at(about.out, start), row)
         # A panel may reach over the end of a block.
         stride = _BLOCK + widest
         self._scores = Matrix(to.room(_ROWS * stride), to.number(stride * FLOAT_BYTES))
         self._packed = to.room(max(MOST_HEAD_SIZE, _BLOCK) * widest)
-        self.tops, self.totals = to.room(_ROWS), to.room(_ROWS)
+        self._tops, self._totals = to.floats_on(about.tops, first), to.floats_on(about.totals, first)
         with to.loop(count) as i:
-            to.write(ir.Constant(F32, _UNSEEN), to.floats_on(self.tops, i))
-            to.write(ir.Constant(F32, 0.0), to.floats_on(self.totals, i))
+            to.write(ir.Constant(F32, _UNSEEN), to.floats_on(self._tops, i))
+            to.write(ir.Constant(F32, 0.0), to.floats_on(self._totals, i))
 
     def write_division(self, own: Value) -> None:
         """By the sum of a query's weights; one that sees nothing gets nothing."""
         to, code = self.to, self.to.code
         with to.loop(self._count) as i:
-            share = code.fdiv(ir.Constant(F32, 1.0), to.read(to.floats_on(self.totals, i), F32))
+            share = code.fdiv(ir.Constant(F32, 1.0), to.read(to.floats_on(self._totals, i), F32))
             sees = to.is_less(to.number(0), _limit(to, own, i))
             self._write_scaling(i, code.select(sees, share, ir.Constant(F32, 0.0)))
 
@@ -236,28 +252,31 @@ class _Unit:
                 ahead=ahead,
             )
 
-    def write_weights(self, own: Value, before: Value, width: Value, is_first: Value) -> None:
+    def write_weights(
+        self, own: Value, before: Value, since: Value, at: Value, width: Value, is_first: Value
+    ) -> None:
         """Exponentials in place of the scores; what a query had before is scaled to its new maximum.
 
-        `before` is how many positions from the block's first on come before a query's own.
+        `before` is how many positions from the block's first on, which is `at`, come before a query's own.
         """
         to, code, lanes = self.to, self.to.code, self._lanes
         with to.loop(self._count) as i:
             scores = to.at(self._scores.data, code.mul(i, self._scores.row))
             sees = code.add(before, _limit(to, own, i))
             seen = to.smaller(to.bigger(sees, to.number(0)), width)
-            top_place, total_place = to.floats_on(self.tops, i), to.floats_on(self.totals, i)
+            hidden = code.sub(_limit(to, since, i), at)
+            top_place, total_place = to.floats_on(self._tops, i), to.floats_on(self._totals, i)
             old_top = to.read(top_place, F32)
             most = to.variable(ir.VectorType(F32, lanes), to.splat(old_top, lanes))
             with to.loop(seen, lanes) as s:
-                mask = to.first_lanes(code.sub(seen, s), lanes)
+                mask = self._mask(s, hidden, seen)
                 score = to.read(to.floats_on(scores, s), ir.VectorType(F32, lanes))
                 score = code.select(mask, score, to.float_vector(lanes, _UNSEEN))
                 most.set(to.greater(most.get(), score))
             top = to.folded(most.get(), to.greater)
             total = to.variable(ir.VectorType(F32, lanes), to.float_vector(lanes))
             with to.loop(width, lanes) as s:
-                self._write_exponentials(to.floats_on(scores, s), code.sub(seen, s), top, total)
+                self._write_exponentials(to.floats_on(scores, s), self._mask(s, hidden, seen), top, total)
             scale = to.first_of(to.exponential(code.fsub(to.splat(old_top, lanes), top)))
             added = to.first_of(to.folded(total.get(), code.fadd))
             old = to.read(total_place, F32)
@@ -266,9 +285,14 @@ class _Unit:
             with code.if_then(code.not_(is_first)):
                 self._write_scaling(i, scale)
 
-    def _write_exponentials(self, place: Value, seen: Value, top: Value, total: Variable) -> None:
+    def _mask(self, at: Value, first: Value, end: Value) -> Value:
+        """Of the lanes from a place on that lie between two others."""
+        to, code = self.to, self.to.code
+        before = to.first_lanes(code.sub(first, at), self._lanes)
+        return code.and_(code.not_(before), to.first_lanes(code.sub(end, at), self._lanes))
+
+    def _write_exponentials(self, place: Value, mask: Value, top: Value, total: Variable) -> None:
         to, code, lanes = self.to, self.to.code, self._lanes
-        mask = to.first_lanes(seen, lanes)
         made = to.exponential(code.fsub(to.read(place, top.type), top))
         weight = code.select(mask, made, to.float_vector(lanes))
         to.write(weight, place)

@@ -49,8 +49,8 @@ class Call:
     def argument(self, n: int, axes: int) -> Buffer:
         return self._buffer(_FRAME_ARGUMENTS, n, axes)
 
-    def result(self, axes: int) -> Buffer:
-        return self._buffer(_FRAME_RESULTS, 0, axes)
+    def result(self, n: int, axes: int) -> Buffer:
+        return self._buffer(_FRAME_RESULTS, n, axes)
 
     def end(self) -> None:
         self.to.code.ret(NOTHING)

@@ -22,7 +22,7 @@ def write_norm(module: ir.Module, interface: Interface, sharing: Sharing, lanes:
     """`(x [N, D], weight [D], epsilon)` gives [N, D]."""
     call = Call(module, interface, name)
     to, code = call.to, call.to.code
-    x, weight, epsilon, out = call.argument(0, 2), call.argument(1, 1), call.argument(2, 0), call.result(2)
+    x, weight, epsilon, out = call.argument(0, 2), call.argument(1, 1), call.argument(2, 0), call.result(0, 2)
     rows, size = x.sizes
     about = to.structure([x.data, weight.data, epsilon.data, out.data, rows, size])
     units = to.rounded_up(rows, to.number(_ROWS))

@@ -40,7 +40,7 @@ def write_product(
     """`(x, w, count)`: of `x` the first rows count; in place of the others' products come zeros."""
     call = Call(module, interface, name)
     to, code, tile = call.to, call.to.code, tiles.tile
-    x, w, count, y = call.argument(0, 2), call.argument(1, 2), call.argument(2, 0), call.result(2)
+    x, w, count, y = call.argument(0, 2), call.argument(1, 2), call.argument(2, 0), call.result(0, 2)
     (rows, k), n = x.sizes, y.sizes[1]
     counted = code.sext(to.read(count.data, I32), I64)
     m = to.smaller(rows, to.bigger(counted, to.number(0)))
