@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from termrl.engine import attention
 from termrl.engine.architecture import LlamaConfig, ModelConfigError
 from termrl.engine.attention import causal_attention
 from termrl.engine.llama import Params, init_params, target_logprobs
@@ -71,7 +72,12 @@ def reference_logprobs(params: Params, config: LlamaConfig, tokens: np.ndarray) 
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_attention_and_its_gradients_agree_with_autodiff_of_a_plain_one(packed: bool) -> None:
+@pytest.mark.parametrize("computed_by", ["our own", "xla"])
+def test_attention_and_its_gradients_agree_with_autodiff_of_a_plain_one(
+    packed: bool, computed_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if computed_by == "xla":
+        monkeypatch.setattr(attention, "has_attention", lambda _: False)
     batch, heads, groups, time, size = 2, 4, 2, 300, 8
     rng = np.random.default_rng(0)
     q, into = (jnp.asarray(rng.standard_normal((batch, heads, time, size), np.float32)) for _ in "qi")

@@ -1,10 +1,10 @@
 """Causal grouped-query attention over whole sequences, and its backward pass.
 
 It goes in blocks of queries, each against its own prefix of keys, which skips the upper triangle; on one CPU
-the forward pass is machine code of our own. The backward pass computes a block's scores again, so that no
-[T, T] matrix outlives its block; what it needs of the forward pass beside its arguments is the result and the
-logarithm of each query's sum. Axis names are those of `llama`; G is the heads of a group and R the rows of a
-block, a query of one head each.
+it is machine code of our own. The backward pass computes a block's scores again, so that no [T, T] matrix
+outlives its block; what it needs of the forward pass beside its arguments is the result and the logarithm of
+each query's sum. Axis names are those of `llama`; G is the heads of a group and R the rows of a block, a
+query of one head each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
-from termrl.engine.own_attention import Piece, has_attention, own_attention
+from termrl.engine.own_attention import Piece, has_attention, own_attention, own_attention_backward
 
 ATTENTION_BLOCK = 128
 ATTENDED = "attended"
@@ -111,6 +111,13 @@ def _attend_in_blocks(
 def _attention_backward(kept: _Kept, into_out: Array) -> tuple[Array, Array, Array, None]:
     q, k, v, start, out, log_sum = kept
     batch, groups, heads, time, size = q.shape
+    if has_attention(size):
+        shared = (into_out * out).sum(axis=-1).reshape(batch, groups, -1)
+        since = jnp.zeros((batch, time), jnp.int32) if start is None else start
+        queries, into = (x.reshape(batch, groups, heads * time, size) for x in (q, into_out))
+        sums = log_sum.reshape(batch, groups, heads * time)
+        found = own_attention_backward(queries, k, v, into, sums, shared, since)
+        return found.q.reshape(q.shape), found.k, found.v, None
     into_q, into_k, into_v = [], jnp.zeros_like(k), jnp.zeros_like(v)
     for first, end in _query_blocks(time):
         queries, into = _as_rows(q, first, end), _as_rows(into_out, first, end)

@@ -18,6 +18,7 @@ from termrl.engine.products import row_sum
 _ONE_ORDER = 1024
 """XLA sums products of up to so many positions in one order and of more in another. Cut there, a longer cache
 only adds zeros to what is computed."""
+_QUERIES = 384
 
 
 def attend(q_B_K_Q_E: Array, past: Piece, new: Piece, seen_B: Array, own_B_Q: Array) -> Array:
@@ -29,7 +30,11 @@ def attend(q_B_K_Q_E: Array, past: Piece, new: Piece, seen_B: Array, own_B_Q: Ar
         return own_attention(q_B_K_Q_E, past, new, seen_B, own_B_Q, jnp.zeros_like(own_B_Q))[0]
     seen = (jnp.arange(past.keys.shape[-1]) < seen_B[:, None])[:, None, None]
     own = jnp.arange(new.keys.shape[-1]) < jnp.maximum(own_B_Q, 1)[:, None, :, None]
-    return _attend(q_B_K_Q_E, [*_cut(past, seen), (*new, own)])
+    held = _cut(past, seen)
+    # Some queries at a time: of no more are the scores held.
+    blocks = [slice(at, at + _QUERIES) for at in range(0, q_B_K_Q_E.shape[2], _QUERIES)]
+    mixed = [_attend(q_B_K_Q_E[:, :, rows], [*held, (*new, own[:, :, rows])]) for rows in blocks]
+    return mixed[0] if len(mixed) == 1 else jnp.concatenate(mixed, axis=2)
 
 
 _Masked = tuple[Array, Array, Array]

@@ -42,3 +42,36 @@ def own_attention(
     limits = (x.astype(jnp.int32) for x in (seen_B, own_B_Q, since_B_Q))
     mixed, top, total = jax.ffi.ffi_call(kernels.attention, out)(q_B_K_Q_E, *past, *new, *limits)
     return mixed, top, total
+
+
+class Gradients(NamedTuple):
+    """Of queries [B, K, Q, E], keys and values [B, K, T, E]."""
+
+    q: Array
+    k: Array
+    v: Array
+
+
+def own_attention_backward(
+    q_B_K_Q_E: Array,
+    k_B_K_T_E: Array,
+    v_B_K_T_E: Array,
+    into_B_K_Q_E: Array,
+    log_sum_B_K_Q: Array,
+    shared_B_K_Q: Array,
+    since_B_T: Array,
+) -> Gradients:
+    """Of causal attention in which a position sees those from `since_B_T` on, which never falls.
+
+    `log_sum_B_K_Q` are the logarithms of the sums of queries' exponentials, `shared_B_K_Q` the products of
+    the gradients that come in with what the queries got.
+    """
+    kernels = own_kernels()
+    assert kernels is not None
+    positions = jnp.arange(since_B_T.shape[1])
+    until_B_T = jax.vmap(lambda since_T: jnp.searchsorted(since_T, positions, side="right"))(since_B_T)
+    limits = (x.astype(jnp.int32) for x in (since_B_T, until_B_T))
+    given = (q_B_K_Q_E, k_B_K_T_E, v_B_K_T_E)
+    out = [jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in given]  # type: ignore[no-untyped-call]
+    call = jax.ffi.ffi_call(kernels.attention_backward, out)
+    return Gradients(*call(*given, into_B_K_Q_E, log_sum_B_K_Q, shared_B_K_Q, *limits))

@@ -9,7 +9,7 @@ weight's ins and outs, R the rank of an adapter. A weight is stored [in, out]; o
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ class Packed:
     """
 
     panels: Array
-    width: int = field(metadata={"static": True})
+    width: int
 
 
 def pack(weight_I_O: Array) -> Packed | Array:
@@ -69,7 +69,7 @@ def row_sum(x: Array) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def linear(x_N_I: Array, weight: Array, turned: bool = False) -> Array:
-    """`x @ weight`, with a backward pass that XLA's CPU backend runs without transposing its operands."""
+    """`x @ weight`, with a backward pass that takes its factors as they lie."""
     return product(x_N_I, weight, turned=turned)
 
 

@@ -15,7 +15,7 @@ from llvmlite import ir
 from termrl.engine.kernels.calling import Call
 from termrl.engine.kernels.interface import Interface
 from termrl.engine.kernels.sharing import UNIT, Sharing
-from termrl.engine.kernels.tiles import Matrix, Tiles, write_packing
+from termrl.engine.kernels.tiles import Matrix, Tiles, write_direct_or_packed, write_packing
 from termrl.engine.kernels.writing import BOOL, F32, FLOAT_BYTES, I32, I64, POINTER, Value, Variable, Writer
 
 MOST_HEAD_SIZE = 256
@@ -79,8 +79,9 @@ def write_attention(
     """`(q [B, K, Q, E], keys [B, K, E, S], values [B, K, S, E], new keys, new values, seen, own, since)`.
 
     A query sees the first `seen` [B] positions of its row's cache and the first `own` [B, Q] of the new ones,
-    but none before `since` [B, Q]; where `own` is nothing it gets zeros. Gives that, [B, K, Q, E], and the
-    greatest of its scores and the sum of their exponentials with that taken out, [B, K, Q] each.
+    but none before `since` [B, Q], which is among them; where `own` is nothing it gets zeros. Gives that,
+    [B, K, Q, E], and the greatest of its scores and the sum of their exponentials with that taken out,
+    [B, K, Q] each, which mean nothing where `own` is nothing.
     """
     call = Call(module, interface, name)
     to, code = call.to, call.to.code
@@ -122,7 +123,7 @@ def _write_unit(module: ir.Module, tiles: AttentionTiles) -> ir.Function:
         with none_sees:
             to.zero(unit.out.data, code.mul(count, unit.out.row))
         with some_see:
-            seen = _limit(to, about.seen, row)
+            seen = to.smaller(_limit(to, about.seen, row), about.positions)
             end = code.add(seen, to.smaller(most.get(), about.new_positions))
             begin = code.sub(least.get(), code.srem(least.get(), to.number(_BLOCK)))
             _write_blocks(unit, about, group, seen, own, since, begin, end)
@@ -236,7 +237,9 @@ class _Unit:
             else:
                 is_whole = to.is_less(to.number(tile.columns - 1), there)
                 is_backed = code.and_(code.not_(self._is_last), to.is_less(to.number(tile.columns), block))
-                panel = self._panel(code.or_(is_whole, is_backed), source, self._size, columns, tiles)
+                panel = write_direct_or_packed(
+                    to, tile, code.or_(is_whole, is_backed), source, self._size, columns, self._packed
+                )
             scores = Matrix(to.floats_on(self._scores.data, code.add(part.place, c)), self._scores.row)
             # What the next group will read.
             ahead = None if packs else Matrix(to.floats_on(source.data, block), row)
@@ -269,14 +272,19 @@ class _Unit:
             old_top = to.read(top_place, F32)
             most = to.variable(ir.VectorType(F32, lanes), to.splat(old_top, lanes))
             with to.loop(seen, lanes) as s:
-                mask = self._mask(s, hidden, seen)
+                mask = to.lanes_between(code.sub(hidden, s), code.sub(seen, s), lanes)
                 score = to.read(to.floats_on(scores, s), ir.VectorType(F32, lanes))
                 score = code.select(mask, score, to.float_vector(lanes, _UNSEEN))
                 most.set(to.greater(most.get(), score))
             top = to.folded(most.get(), to.greater)
             total = to.variable(ir.VectorType(F32, lanes), to.float_vector(lanes))
             with to.loop(width, lanes) as s:
-                self._write_exponentials(to.floats_on(scores, s), self._mask(s, hidden, seen), top, total)
+                self._write_exponentials(
+                    to.floats_on(scores, s),
+                    to.lanes_between(code.sub(hidden, s), code.sub(seen, s), lanes),
+                    top,
+                    total,
+                )
             scale = to.first_of(to.exponential(code.fsub(to.splat(old_top, lanes), top)))
             added = to.first_of(to.folded(total.get(), code.fadd))
             old = to.read(total_place, F32)
@@ -284,12 +292,6 @@ class _Unit:
             to.write(to.first_of(top), top_place)
             with code.if_then(code.not_(is_first)):
                 self._write_scaling(i, scale)
-
-    def _mask(self, at: Value, first: Value, end: Value) -> Value:
-        """Of the lanes from a place on that lie between two others."""
-        to, code = self.to, self.to.code
-        before = to.first_lanes(code.sub(first, at), self._lanes)
-        return code.and_(code.not_(before), to.first_lanes(code.sub(end, at), self._lanes))
 
     def _write_exponentials(self, place: Value, mask: Value, top: Value, total: Variable) -> None:
         to, code, lanes = self.to, self.to.code, self._lanes
@@ -324,7 +326,7 @@ class _Unit:
             columns = to.smaller(code.sub(self._size, c), to.number(tile.columns))
             is_whole = code.icmp_signed("==", columns, to.number(tile.columns))
             source = Matrix(to.floats_on(values, c), row)
-            panel = self._panel(is_whole, source, part.width, columns, tiles)
+            panel = write_direct_or_packed(to, tile, is_whole, source, part.width, columns, self._packed)
             tiles.write_rows(
                 to,
                 weights,
@@ -336,16 +338,6 @@ class _Unit:
                 goes_on=goes_on,
                 ahead=Matrix(to.floats_on(source.data, block), row),
             )
-
-    def _panel(self, direct: Value, source: Matrix, depth: Value, columns: Value, tiles: Tiles) -> Matrix:
-        """The source itself, or a packed copy."""
-        to = self.to
-        data, row = to.variable(POINTER, source.data), to.variable(I64, source.row)
-        with to.code.if_then(to.code.not_(direct)):
-            packed = write_packing(to, tiles.tile, source, depth, columns, self._packed)
-            data.set(packed.data)
-            row.set(packed.row)
-        return Matrix(data.get(), row.get())
 
     def _write_scaling(self, i: Value, scale: Value) -> None:
         """Of what a query has so far."""

@@ -17,7 +17,8 @@ from termrl.engine.kernels.writing import I32, I64, NOTHING, POINTER, Value, Wri
 _FRAME_EXTENSION, _FRAME_API, _FRAME_CONTEXT, _FRAME_ARGUMENTS, _FRAME_RESULTS = 8, 16, 24, 72, 112
 _BUFFER_DATA, _BUFFER_SIZES = 24, 40
 _API_VERSION = 32
-_EXTENSION_METADATA, _METADATA_VERSION, _METADATA_TRAITS = 24, 24, 32
+_EXTENSION_KIND, _EXTENSION_METADATA, _METADATA_VERSION, _METADATA_TRAITS = 8, 24, 24, 32
+_METADATA_KIND = 1
 _SCHEDULE_BYTES, _THREADS_BYTES = 40, 32
 
 
@@ -40,11 +41,13 @@ class Call:
         self._context = to.read(self._frame, POINTER, _FRAME_CONTEXT)
         extension = to.read(self._frame, POINTER, _FRAME_EXTENSION)
         with to.code.if_then(to.code.icmp_unsigned("!=", extension, NOTHING)):
-            # XLA asks, once, which version of its interface this is written for: the one that asks.
-            metadata = to.read(extension, POINTER, _EXTENSION_METADATA)
-            to.write(to.read(self._api, I64, _API_VERSION), metadata, _METADATA_VERSION)
-            to.write(ir.Constant(I32, 0), metadata, _METADATA_TRAITS)
-            to.code.ret(NOTHING)
+            kind = to.read(extension, I32, _EXTENSION_KIND)
+            with to.code.if_then(to.code.icmp_unsigned("==", kind, ir.Constant(I32, _METADATA_KIND))):
+                # XLA asks, once, which version of its interface this is written for: the one that asks.
+                metadata = to.read(extension, POINTER, _EXTENSION_METADATA)
+                to.write(to.read(self._api, I64, _API_VERSION), metadata, _METADATA_VERSION)
+                to.write(ir.Constant(I32, 0), metadata, _METADATA_TRAITS)
+                to.code.ret(NOTHING)
 
     def argument(self, n: int, axes: int) -> Buffer:
         return self._buffer(_FRAME_ARGUMENTS, n, axes)

@@ -15,7 +15,7 @@ import jax
 
 _MAJOR = 0
 _CALLS_BEGIN = 48
-"""In bytes: the list comes behind two sizes, a version and a pointer."""
+"""In bytes: the list comes behind a size, a pointer, a version and a pointer."""
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def _write_unit(module: ir.Module, tiles: Tiles, layout: Layout) -> ir.Function:
     column = code.mul(code.srem(unit, panels), to.number(tile.columns))
     columns = to.smaller(code.sub(n, column), to.number(tile.columns))
     room = None if layout is Layout.PACKED else to.room(_RUN * tile.columns)
-    runs = to.rounded_up(k, to.number(_RUN))
+    runs = to.bigger(to.rounded_up(k, to.number(_RUN)), to.number(1))
     even = to.rounded_up(k, runs)
     with to.loop(runs) as i:
         at = code.mul(even, i)

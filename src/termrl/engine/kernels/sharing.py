@@ -17,6 +17,8 @@ UNIT = ir.FunctionType(ir.VoidType(), [POINTER, I64])
 _JOBS = 16
 """Calls that are shared at once; one more is computed by its own thread alone."""
 _HANDS = 64
+_LOOKS = 2000
+"""At helpers that are not done, before the core is offered to others."""
 _ALONE = 1 << 21
 """Multiply-adds up to which asking for help takes longer than it saves."""
 
@@ -62,9 +64,14 @@ class Sharing:
             call.schedule(self._help, found)
         code.call(self._help, [found])
         code.store_atomic(to.number(0), _field(to, job, _OPEN), "seq_cst", 8)
+        looks = to.variable(I64, to.number(0))
         with to.forever() as after:
             active = code.load_atomic(_field(to, job, _ACTIVE), "seq_cst", 8)
             to.leave_if(code.icmp_signed("==", active, to.number(0)), after)
+            looks.set(code.add(looks.get(), to.number(1)))
+            # A helper that is not running may be waiting for this very core.
+            with code.if_then(to.is_less(to.number(_LOOKS), looks.get())):
+                code.call(to.outside("sched_yield", ir.FunctionType(I32, [])), [])
         with code.if_then(shared):
             code.store_atomic(to.number(0), _field(to, job, _BUSY), "seq_cst", 8)
 

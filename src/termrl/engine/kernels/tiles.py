@@ -131,6 +131,18 @@ def write_packing(
     return Matrix(room, to.number(row))
 
 
+def write_direct_or_packed(
+    to: Writer, tile: Tile, direct: Value, source: Matrix, depth: Value, columns: Value, room: Value
+) -> Matrix:
+    """The source itself for a panel, or a packed copy."""
+    data, row = to.variable(POINTER, source.data), to.variable(I64, source.row)
+    with to.code.if_then(to.code.not_(direct)):
+        packed = write_packing(to, tile, source, depth, columns, room)
+        data.set(packed.data)
+        row.set(packed.row)
+    return Matrix(data.get(), row.get())
+
+
 def write_turned_packing(
     to: Writer, tile: Tile, source: Matrix, depth: Value, columns: Value, room: Value
 ) -> Matrix:

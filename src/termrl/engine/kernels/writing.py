@@ -139,7 +139,7 @@ class Writer:
     def zero(self, pointer: Value, size: Value) -> None:
         """So many bytes."""
         kind = ir.FunctionType(ir.VoidType(), [POINTER, BYTE, I64, BOOL])
-        fill = self._outside("llvm.memset.p0.i64", kind)
+        fill = self.outside("llvm.memset.p0.i64", kind)
         self.code.call(fill, [pointer, ir.Constant(BYTE, 0), size, ir.Constant(BOOL, 0)])
 
     def float_vector(self, lanes: int, value: float = 0.0) -> Value:
@@ -170,6 +170,10 @@ class Writer:
         places = ir.Constant(ir.VectorType(I64, lanes), list(range(lanes)))
         return self.is_less(places, self.splat(count, lanes))
 
+    def lanes_between(self, first: Value, end: Value, lanes: int) -> Value:
+        """A mask of the lanes from one on and before another."""
+        return self.code.and_(self.code.not_(self.first_lanes(first, lanes)), self.first_lanes(end, lanes))
+
     def read_some(self, pointer: Value, mask: Value) -> Value:
         """The floats under a mask, zeros beside them."""
         vector = ir.VectorType(F32, mask.type.count)
@@ -177,20 +181,20 @@ class Writer:
         kind = ir.FunctionType(vector, [vector.as_pointer(), I32, mask.type, vector])
         place = self.code.bitcast(pointer, vector.as_pointer())
         return self.code.call(
-            self._outside(name, kind), [place, ir.Constant(I32, 4), mask, ir.Constant(vector, None)]
+            self.outside(name, kind), [place, ir.Constant(I32, 4), mask, ir.Constant(vector, None)]
         )
 
     def write_some(self, value: Value, pointer: Value, mask: Value) -> None:
         name = f"llvm.masked.store.v{mask.type.count}f32.p0"
         kind = ir.FunctionType(ir.VoidType(), [value.type, value.type.as_pointer(), I32, mask.type])
         place = self.code.bitcast(pointer, value.type.as_pointer())
-        self.code.call(self._outside(name, kind), [value, place, ir.Constant(I32, 4), mask])
+        self.code.call(self.outside(name, kind), [value, place, ir.Constant(I32, 4), mask])
 
     def prefetch(self, pointer: Value) -> None:
         """Into the second cache."""
         kind = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
         for_reading, second, data = ir.Constant(I32, 0), ir.Constant(I32, 2), ir.Constant(I32, 1)
-        self.code.call(self._outside("llvm.prefetch.p0", kind), [pointer, for_reading, second, data])
+        self.code.call(self.outside("llvm.prefetch.p0", kind), [pointer, for_reading, second, data])
 
     def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
         return self._of_vectors("fma", a, b, c)
@@ -224,10 +228,11 @@ class Writer:
 
     def _of_vectors(self, name: str, *values: Value) -> Value:
         kind = values[0].type
-        function = self._outside(f"llvm.{name}.v{kind.count}f32", ir.FunctionType(kind, [kind] * len(values)))
+        function = self.outside(f"llvm.{name}.v{kind.count}f32", ir.FunctionType(kind, [kind] * len(values)))
         return self.code.call(function, values)
 
-    def _outside(self, name: str, kind: Any) -> Any:
+    def outside(self, name: str, kind: Any) -> Any:
+        """A function that LLVM or the C library has."""
         if name in self.module.globals:
             return self.module.globals[name]
         return ir.Function(self.module, kind, name)
